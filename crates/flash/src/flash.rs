@@ -2,7 +2,8 @@
 
 use crate::admission::{Admission, Ghosts};
 use crate::constants::{
-    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, RECORD_BYTES_MAX, STORE_PERCENT,
+    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FREE_REGIONS, RECORD_BYTES_MAX,
+    STORE_PERCENT,
 };
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -266,8 +267,10 @@ impl Flash {
         let header = record.header(RecordKind::Item);
         let mut tail = self.tail_for_more()?;
         let (_, live_bytes) = self.shared.index.sums();
-        let limit = self.shared.is_bad.len() as u64 * self.shared.region_bytes;
-        let is_full = live_bytes + bytes as u64 > limit / 100 * STORE_PERCENT;
+        // Those that are kept free, and the one that is emptied, hold nothing for long.
+        let regions = (self.shared.is_bad.len() - FREE_REGIONS - 1) as u64;
+        let limit = regions * self.shared.region_bytes / 100 * STORE_PERCENT;
+        let is_full = live_bytes + bytes as u64 > limit;
         if is_full || !self.shared.index.has_room(record.hash) {
             return Err(Error::Full { bytes: live_bytes });
         }

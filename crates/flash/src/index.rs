@@ -136,7 +136,7 @@ impl Shard {
 
     /// A free slot in the emptier of its lines.
     fn free_slot(&self, hash: u64) -> Option<u64> {
-        let free = |line: u64| Shard::slots(line).filter(|at| self.word(*at) == 0);
+        let free = |line: u64| Shard::slots(line).filter(move |at| self.word(*at) == 0);
         let [first, second] = self.lines_of(hash);
         let line = if free(first).count() >= free(second).count() { first } else { second };
         free(line).next()

@@ -242,7 +242,10 @@ impl Writer {
     fn give_up(&mut self) -> bool {
         let shared = &self.shared;
         let mut tail = lock(&shared.tail);
-        let has_regions = !self.free.is_empty() || !self.live.is_empty() || self.open.is_some();
+        let has_regions = !self.free.is_empty()
+            || !self.live.is_empty()
+            || self.emptied.is_some()
+            || self.open.is_some();
         if shared.is_store || !has_regions {
             // What waits can still be read.
             tail.is_failed = true;

@@ -145,7 +145,8 @@ pub(crate) fn open(
         let (is_clean, is_store) = (superblock.is_clean, superblock.is_store);
         let has_journal = !is_clean && !is_store && journal.is_of(superblock.identity, boot);
         if is_clean || is_store || has_journal {
-            let start = if has_journal { journal.start() } else { 0 }.max(superblock.start);
+            let moved = if has_journal { journal.start() } else { 0 };
+            let start = moved.max(superblock.start);
             let mut reader =
                 Reader { device, wanted, superblock, index, forgotten: 0, displaced: Vec::new() };
             let mut found = reader.read_log(start)?;

@@ -136,7 +136,8 @@ impl Tail {
 
     /// Says that an item is gone, or all are; the number of its batch.
     pub fn append_gone(&mut self, hash: u64, kind: RecordKind) -> u64 {
-        let (key, value) = ([].as_slice(), [].as_slice());
+        let nothing: &[u8] = &[];
+        let (key, value) = (nothing, nothing);
         let record = Record { hash, key, value, flags: 0, kind: 0, expires: 0, cas: 0 };
         self.append(&record, &record.header(kind));
         self.last_number()

@@ -221,7 +221,7 @@ impl DirectFile {
     /// it, `InvalidInput` if a device is too small.
     pub fn open(path: &Path, bytes: u64, calls: DirectCalls) -> io::Result<DirectFile> {
         let kind = rustix::fs::stat(path).map(|stat| FileType::from_raw_mode(stat.st_mode));
-        let is_block_device = kind.is_ok_and(FileType::is_block_device);
+        let is_block_device = kind.is_ok_and(|kind| kind.is_block_device());
         let fd = if is_block_device {
             // EXCL: not while it is mounted.
             let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;

@@ -28,7 +28,7 @@ use super::redis::{RespCall, Unfinished};
 use super::resp::{self, Args, Limits, Scan};
 use super::shared::Protocol;
 use super::store::StoreValue;
-use super::text::{self, Command, Get, Store};
+use super::text::{self, Command, Store};
 use super::timer::TimedBatch;
 use super::too_long::TooLong;
 use super::watch::Watcher;
@@ -450,14 +450,11 @@ impl Session {
         };
         let Command::Store(store) = command else {
             self.seen = 0;
-            if let Command::Get(get) = &command {
-                if self.fetches_get(core, get) {
-                    return ParseStep::Used(0);
-                }
-                return self.look_up(core, input, at, get, used);
-            }
-            if self.fetches_text(core, &command, rest) {
+            if self.fetches_text(core, &command, input, at) {
                 return ParseStep::Used(0);
+            }
+            if let Command::Get(get) = &command {
+                return self.look_up(core, input, at, get, used);
             }
             core.flush_batch(input);
             self.end_batch(core, input, at);
@@ -484,7 +481,7 @@ impl Session {
             let end = used + store.len as usize + 2;
             let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };
             self.seen = 0;
-            if self.fetches_store(core, &store) {
+            if self.fetches_store(core, &store, input) {
                 return ParseStep::Used(0);
             }
             core.timer.commands += 1;
@@ -641,7 +638,7 @@ impl Session {
             }
             resp::ParsedResp::Need(need) => ParseStep::Need(need),
             resp::ParsedResp::Command { used } => {
-                if self.fetches_resp(core, args, rest) {
+                if self.fetches_resp(core, args, input, at) {
                     return ParseStep::Used(0);
                 }
                 let left = self.command(core, args, input, at);

@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering;
 
 const KEYS: u64 = 40;
 const STEPS: u64 = 500;
+/// Of a store: more than fit without emptying regions.
+const STORE_STEPS: u64 = 240;
 const REGIONS: u64 = 7;
 
 /// A small generator; the same numbers each time.
@@ -161,7 +163,7 @@ fn store_steps(seed: u64) -> Vec<(u64, Option<u64>)> {
         let key = random.below(KEYS);
         (key, (random.below(4) > 0).then_some(version))
     };
-    (1..=STEPS).map(step).collect()
+    (1..=STORE_STEPS).map(step).collect()
 }
 
 fn is_store() -> Options {
@@ -202,7 +204,7 @@ fn a_store_has_what_it_acknowledged_after_a_power_cut_at_any_write() {
         drop(flash);
         let Some(crash) = device.crash() else {
             println!("{write} writes");
-            assert!(write > STEPS / 2, "{write}");
+            assert!(write > STORE_STEPS / 2, "{write}");
             break;
         };
         let left = TestDevice::new(crash.image);
@@ -224,8 +226,8 @@ fn a_store_has_what_it_acknowledged_after_a_power_cut_at_any_write() {
 
 #[test]
 fn a_store_is_full_in_time_and_never_loses() {
-    let device = TestDevice::new(image(8));
-    let options = || Options { is_store: true, ..options(8) };
+    let device = TestDevice::new(image(12));
+    let options = || Options { is_store: true, ..options(12) };
     let (flash, _) = Flash::open_on(Box::new(device.clone()), options()).unwrap();
     let mut stored = 0;
     let error = loop {
@@ -261,11 +263,11 @@ fn a_store_is_full_in_time_and_never_loses() {
     drop(flash);
     // A hole in its midst is no store any more.
     let mut broken = device.image();
-    let regions = (0..8).map(|index| (HEAD_BYTES + index * REGION_BYTES) as usize);
+    let regions = (0..12).map(|index| (HEAD_BYTES + index * REGION_BYTES) as usize);
     let sequence = |at: usize| u64::from_le_bytes(broken[at + 16..at + 24].try_into().unwrap());
     let mut by_age: Vec<_> = regions.map(|at| (sequence(at), at)).collect();
     by_age.sort_unstable();
-    let at = by_age[5].1;
+    let at = by_age[9].1;
     broken[at..at + 4096].fill(0);
     let error = Flash::open_on(Box::new(TestDevice::new(broken)), options()).unwrap_err();
     assert!(matches!(error, Error::Damaged { .. }), "{error}");

@@ -11,17 +11,26 @@ use crate::front::core::Core;
 use crate::front::jobs::JobEnd;
 use crate::front::outcome::Verb;
 use crate::front::resp::Args;
-use crate::front::text::{Command, Get, Store, WordIter, line_words};
+use crate::front::text::{Command, Store, WordIter, line_words};
 use std::sync::Arc;
 
 impl Session {
     /// Has items of these keys come back; whether there are any: the command waits for them.
-    fn fetch<'k>(&mut self, core: &Core, keys: impl Iterator<Item = &'k [u8]>) -> bool {
+    fn fetch<'k>(
+        &mut self,
+        core: &mut Core,
+        input: &[u8],
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> bool {
         if std::mem::take(&mut self.has_fetched) {
             return false;
         }
-        let cache = core.cache();
-        let mut behind = keys.take(FETCH_KEYS_MAX).filter(|key| cache.lies_behind(key, core.now));
+        // What was stored before is not looked for.
+        if !core.sets.is_empty() {
+            core.flush_batch(input);
+        }
+        let (cache, now) = (core.cache(), core.now);
+        let mut behind = keys.take(FETCH_KEYS_MAX).filter(|key| cache.lies_behind(key, now));
         let Some(first) = behind.next() else { return false };
         let (job, end) = JobEnd::begin(core);
         for key in std::iter::once(first).chain(behind) {
@@ -44,10 +53,20 @@ impl Session {
         }
     }
 
-    /// Whether a command of RESP waits.
-    pub(super) fn fetches_resp(&mut self, core: &Core, args: &Args, rest: &[u8]) -> bool {
+    /// Whether a command of RESP at `at` waits.
+    pub(super) fn fetches_resp(
+        &mut self,
+        core: &mut Core,
+        args: &Args,
+        input: &[u8],
+        at: usize,
+    ) -> bool {
         // What waits for `EXEC` is one step then, with what is in memory.
         if !core.cache().has_backing() || !self.client.known || self.client.has_begun() {
+            return false;
+        }
+        let rest = &input[at..];
+        if args.is_empty() {
             return false;
         }
         let Some(command) = commands::find(args.get(rest, 0)) else { return false };
@@ -55,43 +74,55 @@ impl Session {
         if !command.takes(args.len()) || (command == commands::SET && args.len() == 3) {
             return false;
         }
-        self.fetch(core, command.keys(args.len()).map(|word| args.get(rest, word)))
+        self.fetch(core, input, command.keys(args.len()).map(|word| args.get(rest, word)))
     }
 
-    /// Whether a look-up of memcached's text protocol waits.
-    pub(super) fn fetches_get(&mut self, core: &Core, get: &Get<'_>) -> bool {
-        core.cache().has_backing() && self.fetch(core, WordIter(get.keys.0))
-    }
-
-    /// Whether a store waits: one that depends on what is there.
-    pub(super) fn fetches_store(&mut self, core: &Core, store: &Store<'_>) -> bool {
+    /// Whether a store of the text protocol waits: one that depends on what is there.
+    pub(super) fn fetches_store(
+        &mut self,
+        core: &mut Core,
+        store: &Store<'_>,
+        input: &[u8],
+    ) -> bool {
         let depends = store.verb != Verb::Set || store.meta.is_some();
-        depends && core.cache().has_backing() && self.fetch(core, std::iter::once(store.key()))
+        depends
+            && core.cache().has_backing()
+            && self.fetch(core, input, std::iter::once(store.key()))
+    }
+
+    /// Whether another command of the text protocol waits, which begins at `at`.
+    pub(super) fn fetches_text(
+        &mut self,
+        core: &mut Core,
+        command: &Command<'_>,
+        input: &[u8],
+        at: usize,
+    ) -> bool {
+        if !core.cache().has_backing() {
+            return false;
+        }
+        match command {
+            Command::Get(get) => self.fetch(core, input, WordIter(get.keys.0)),
+            Command::Meta(meta) => self.fetch(core, input, std::iter::once(meta.key.bytes())),
+            Command::Delete(_) | Command::Count(_) | Command::Touch(..) => {
+                self.fetch(core, input, line_words(&input[at..]).skip(1).take(1))
+            }
+            _ => false,
+        }
     }
 
     /// Whether a request of the binary protocol waits.
     pub(super) fn fetches_binary(
         &mut self,
-        core: &Core,
+        core: &mut Core,
         request: &BinaryRequest<'_>,
         opcode: Opcode,
+        input: &[u8],
     ) -> bool {
         let depends = !matches!(opcode, Opcode::Store(Verb::Set)) || request.cas != 0;
-        depends && core.cache().has_backing() && self.fetch(core, std::iter::once(request.key))
-    }
-
-    /// Whether another command of the text protocol waits, the line of which `rest` begins with.
-    pub(super) fn fetches_text(&mut self, core: &Core, command: &Command<'_>, rest: &[u8]) -> bool {
-        if !core.cache().has_backing() {
-            return false;
-        }
-        match command {
-            Command::Meta(meta) => self.fetch(core, std::iter::once(meta.key.bytes())),
-            Command::Delete(_) | Command::Count(_) | Command::Touch(..) => {
-                self.fetch(core, line_words(rest).skip(1).take(1))
-            }
-            _ => false,
-        }
+        depends
+            && core.cache().has_backing()
+            && self.fetch(core, input, std::iter::once(request.key))
     }
 }
 
@@ -193,7 +224,8 @@ mod tests {
         let (waits, said) = answers(Protocol::Resp, input);
         let wanted = [vec!["b"], vec!["c"], vec!["d", "e"], vec!["f"], vec!["g"], vec!["h"]];
         assert_eq!(waits, wanted);
-        let wanted = "+OK\r\n$1\r\n1\r\n$2\r\n41\r\n:42\r\n*3\r\n$1\r\n1\r\n$2\r\n41\r\n$2\r\n41\r\n\
+        let wanted = "+OK\r\n$1\r\n1\r\n$2\r\n41\r\n:42\r\n\
+                      *3\r\n$1\r\n1\r\n$2\r\n41\r\n$2\r\n41\r\n\
                       :1\r\n$-1\r\n:2\r\n$-1\r\n+PONG\r\n";
         assert_eq!(said, wanted);
     }
@@ -211,7 +243,8 @@ mod tests {
         let (waits, said) = answers(Protocol::Memcached, input);
         let wanted = [vec!["b"], vec!["c"], vec!["d"], vec!["e"], vec!["f"], vec!["g"]];
         assert_eq!(waits, wanted);
-        let wanted = "STORED\r\nVALUE a 0 1\r\n1\r\nVALUE b 7 2\r\n41\r\nEND\r\n42\r\nNOT_STORED\r\n\
+        let wanted = "STORED\r\nVALUE a 0 1\r\n1\r\nVALUE b 7 2\r\n41\r\nEND\r\n\
+                      42\r\nNOT_STORED\r\n\
                       DELETED\r\nEND\r\nSTORED\r\nVA 2\r\n41\r\n";
         assert_eq!(said, wanted);
     }

@@ -27,7 +27,7 @@ impl Session {
                 return ParseStep::Used(used);
             }
         };
-        if self.fetches_binary(core, &request, opcode) {
+        if self.fetches_binary(core, &request, opcode, input) {
             return ParseStep::Used(0);
         }
         let Opcode::Store(verb) = opcode else {
