@@ -9,7 +9,7 @@ use crate::constants::{BATCHES_MAX, RECORD_BYTES_MAX};
 use crate::index::Word;
 use crate::journal::{Gone, Journal};
 use crate::layout::{
-    BATCH_HEADER_BYTES, BatchHeader, RECORD_HEADER_BYTES, Record, RecordKind, blocks,
+    BATCH_HEADER_BYTES, BatchHeader, RECORD_ALIGN, RECORD_HEADER_BYTES, Record, RecordKind, blocks,
 };
 use rackpool_mem::direct::AlignedBytes;
 use std::collections::VecDeque;
@@ -129,8 +129,10 @@ impl Tail {
                 Gone::Item(hash) => (hash, RecordKind::Forget),
                 Gone::All => (0, RecordKind::ForgetAll),
             };
-            self.append_gone(hash, kind);
+            // In this batch, of which `forgotten` is said, and in no later one.
+            self.make_room(RECORD_ALIGN);
             self.forgotten = number;
+            self.append_gone(hash, kind);
         }
     }
 

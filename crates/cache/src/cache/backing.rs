@@ -243,6 +243,7 @@ impl Cache {
             if let Some(item) = item {
                 cache.take_back(&owned, &item, now());
             }
+            drop(cache);
             done();
         };
         backing.store.fetch(hash, key, Box::new(told));
