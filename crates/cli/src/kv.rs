@@ -227,7 +227,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     info!(target: "kv", "{why}: stopping");
     server.stop();
     if let Some(flash) = flash {
-        flash.close();
+        kv_flash::close(&flash);
     }
     if let Some((code, reason)) = server.failure() {
         return Err(Failure::new(code, reason));

@@ -73,6 +73,21 @@ pub fn behind(cache: Cache, flash: &Arc<Flash>) -> Result<Cache> {
     Ok(cache.with_backing(Arc::new(FlashTier::new(Arc::clone(flash)))))
 }
 
+/// Ends the log in order, and says what it has done.
+pub fn close(flash: &Flash) {
+    flash.close();
+    let stats = flash.stats();
+    let (items, bytes, written) = (stats.admitted, stats.admitted_bytes, stats.written_bytes);
+    let what = format!("flash: {items} items of {bytes} bytes taken, {written} bytes written");
+    let (hits, dropped, refused) = (stats.hits, stats.dropped, stats.refused);
+    info!(target: "kv", "{what}, {hits} came back, {refused} refused, {dropped} dropped");
+    let (reads, writes) = (stats.read_errors + stats.damaged, stats.write_errors);
+    if reads + writes > 0 {
+        let what = format!("flash: {reads} reads and {writes} writes have failed");
+        warn!(target: "kv", "{what}, {} regions are not used any more", stats.retired_regions);
+    }
+}
+
 fn failure(error: Error) -> Failure {
     let code = match &error {
         Error::BadOption { .. } => return Failure::usage(error.to_string()),
