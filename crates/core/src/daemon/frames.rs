@@ -10,6 +10,7 @@
 use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, SessionId};
 use crate::constants::{GENERATION_CHUNK, PAGE_ID_LEASE, RUN_PAGES_MAX};
 use crate::copies;
+use crate::daemon::World;
 use crate::daemon::slab::Class;
 use crate::error::{Error, Result};
 use crate::layout::{
@@ -145,6 +146,12 @@ impl FrameEntry {
         copies::store(mem, frame_word(frame, FrameWord::Owner), self.owner.0);
         copies::store(mem, frame_word(frame, FrameWord::State), self.state_word(self.state));
     }
+}
+
+/// Gives memory to a range of the metadata, in all its copies.
+pub(super) fn back_metadata<W: World>(world: &mut W, offset: u64, bytes: u64) -> Result<()> {
+    let places = copies::places(world.private().bytes(), offset);
+    places.into_iter().try_for_each(|place| world.back_private(place, bytes))
 }
 
 /// Offset of a frame's state word in the private section.

@@ -27,8 +27,8 @@ use crate::constants::{
     BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_WAITERS_MAX, MOVES_MAX, SLAB_SHIFT_MIN,
 };
 use crate::copies;
-use crate::daemon::frames::{FrameEntry, state_offset};
-use crate::daemon::{ClientId, Daemon, Outbox, World, back_metadata, set_table, slab};
+use crate::daemon::frames::{FrameEntry, back_metadata, state_offset};
+use crate::daemon::{ClientId, Daemon, Outbox, World, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
 use crate::seam::{Mutation, Nanos, Probe, Race};
@@ -541,7 +541,8 @@ impl Daemon {
             Some(Arrival { stage: ArrivalStage::Filling, .. }) => {}
             _ => return Some(stays(page, "its new frame was given up")),
         }
-        if let Err(error) = self.store_keep(frame, keep, world) {
+        let stored = self.persist_frame(frame, world);
+        if let Err(error) = stored.and_then(|()| self.store_keep(frame, keep, world)) {
             return Some(Err(error));
         }
         self.take_history(page, keep.history);
