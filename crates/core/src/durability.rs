@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// From where on a store outlives a loss of power.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,4 +49,89 @@ pub enum Durability {
     Flush,
     /// When the write has returned.
     Write,
+}
+
+/// First word of memory that persists: "rackpmem" read as a little-endian word.
+pub const PMEM_MAGIC: u64 = u64::from_le_bytes(*b"rackpmem");
+/// Version of [`PmemHeader`]; another one is refused.
+pub const PMEM_VERSION: u32 = 1;
+/// From one copy of the header to the other. They are written in turn, so that one is whole
+/// whenever the power goes.
+pub const PMEM_COPY_BYTES: u64 = 2048;
+/// Copies of the header.
+pub const PMEM_COPIES: u64 = 2;
+
+/// What stands before a region in memory that persists: whose it is, and how it was left.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+pub struct PmemHeader {
+    /// [`PMEM_MAGIC`].
+    pub magic: u64,
+    /// [`PMEM_VERSION`].
+    pub version: u32,
+    /// Number of the persistence domain with which it was served last, in
+    /// [`PersistenceDomain::ALL`].
+    pub domain: u32,
+    /// Identity of this memory, random.
+    pub memory_id: [u64; 2],
+    /// Length of the file or device, bytes.
+    pub length_bytes: u64,
+    /// What the sections begin at multiples of, bytes.
+    pub align_bytes: u64,
+    /// The boot of the host in which it was served last.
+    pub boot: [u64; 2],
+    /// Counts the writes of this header: the copy with the greater one counts.
+    pub sequence: u64,
+    /// 1 while a daemon serves it, and after a daemon that did not stop in order.
+    pub in_use: u64,
+    /// How often another boot found it in use.
+    pub power_losses: u64,
+    /// Dirty shutdowns of the device, plus one, when it was served last; 0 if it does not count.
+    pub dirty_shutdowns: u64,
+    /// Reserved, zero.
+    pub reserved: [u64; 2],
+    /// xxh3 of all the bytes before.
+    pub checksum: u64,
+}
+const _: () = assert!(size_of::<PmemHeader>() == 128);
+const _: () = assert!(std::mem::offset_of!(PmemHeader, checksum) == 120);
+const _: () = assert!(size_of::<PmemHeader>() as u64 <= PMEM_COPY_BYTES);
+
+impl PmemHeader {
+    /// The copy in these bytes, if it is whole.
+    pub fn read(bytes: &[u8; size_of::<PmemHeader>()]) -> Option<Self> {
+        let header = Self::read_from_bytes(bytes).ok()?;
+        (header.magic == PMEM_MAGIC && header.checksum == header.checksum_of()).then_some(header)
+    }
+
+    /// The domain with which it was served last; `None` if the number makes no sense.
+    pub fn domain(&self) -> Option<PersistenceDomain> {
+        PersistenceDomain::ALL.get(self.domain as usize).copied()
+    }
+
+    /// The checksum that the other fields call for.
+    pub fn checksum_of(&self) -> u64 {
+        let bytes = self.as_bytes();
+        xxhash_rust::xxh3::xxh3_64(&bytes[..std::mem::offset_of!(PmemHeader, checksum)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_with_any_flipped_bit_is_none() {
+        let mut header = PmemHeader::read_from_bytes(&[0; 128]).unwrap();
+        (header.magic, header.version, header.domain) = (PMEM_MAGIC, PMEM_VERSION, 1);
+        header.checksum = header.checksum_of();
+        let bytes: [u8; 128] = header.as_bytes().try_into().unwrap();
+        assert_eq!(PmemHeader::read(&bytes), Some(header));
+        assert_eq!(header.domain(), Some(PersistenceDomain::Adr));
+        for bit in 0..128 * 8 {
+            let mut torn = bytes;
+            torn[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(PmemHeader::read(&torn), None, "bit {bit}");
+        }
+    }
 }
