@@ -323,6 +323,10 @@ impl Daemon {
         if entry.generation != generation {
             return stays(page, "its home has changed");
         }
+        // What was acknowledged as durable here would hang on the other rack's memory.
+        if world.pages().is_durable() && !self.is_leaving() {
+            return stays(page, "its rack's memory persists: only a drain takes it elsewhere");
+        }
         if self.moves.departing.len() >= MOVES_MAX {
             let what = "the pages that leave a rack at once".into();
             return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
