@@ -89,7 +89,7 @@ pub struct PmemHeader {
     /// Dirty shutdowns of the device, plus one, when it was served last; 0 if it does not count.
     pub dirty_shutdowns: u64,
     /// Reserved, zero.
-    pub reserved: [u64; 2],
+    pub reserved: [u64; 3],
     /// xxh3 of all the bytes before.
     pub checksum: u64,
 }
@@ -102,6 +102,25 @@ impl PmemHeader {
     pub fn read(bytes: &[u8; size_of::<PmemHeader>()]) -> Option<Self> {
         let header = Self::read_from_bytes(bytes).ok()?;
         (header.magic == PMEM_MAGIC && header.checksum == header.checksum_of()).then_some(header)
+    }
+
+    /// The newer of the whole copies; `copy` answers the bytes of each.
+    pub fn newest(copy: impl Fn(u64) -> [u8; size_of::<PmemHeader>()]) -> Option<Self> {
+        let copies = (0..PMEM_COPIES).filter_map(|index| Self::read(&copy(index)));
+        copies.max_by_key(|header| header.sequence)
+    }
+
+    /// The header to be written next with these fields: its place before the region, bytes from
+    /// the start, and what is to stand there.
+    pub fn next(self) -> (Self, u64) {
+        let mut header = Self { sequence: self.sequence + 1, ..self };
+        header.checksum = header.checksum_of();
+        (header, header.sequence % PMEM_COPIES * PMEM_COPY_BYTES)
+    }
+
+    /// As it is stored.
+    pub fn to_bytes(self) -> [u8; size_of::<PmemHeader>()] {
+        self.as_bytes().try_into().expect("a header has its own length")
     }
 
     /// The domain with which it was served last; `None` if the number makes no sense.
@@ -125,7 +144,7 @@ mod tests {
         let mut header = PmemHeader::read_from_bytes(&[0; 128]).unwrap();
         (header.magic, header.version, header.domain) = (PMEM_MAGIC, PMEM_VERSION, 1);
         header.checksum = header.checksum_of();
-        let bytes: [u8; 128] = header.as_bytes().try_into().unwrap();
+        let bytes = header.to_bytes();
         assert_eq!(PmemHeader::read(&bytes), Some(header));
         assert_eq!(header.domain(), Some(PersistenceDomain::Adr));
         for bit in 0..128 * 8 {

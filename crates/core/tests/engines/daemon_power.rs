@@ -107,10 +107,9 @@ fn run(at: u64, seed: u64, durability: Durability, second: Option<u64>) -> bool 
 fn a_loss_of_power_at_any_effect_loses_nothing_that_was_acknowledged() {
     let mut effects = 0;
     for at in 0.. {
-        // The oldest versions, the newest ones, and three mixtures.
-        let seeds = [0, 1, 3 * at + 2, 3 * at + 3, 3 * at + 4];
-        let crashed = seeds.map(|seed| run(at, seed, Durability::Kept, None));
-        if crashed == [false; 5] {
+        // The oldest versions and the newest ones in turn, and a mixture.
+        let crashed = [at % 2, at + 2].map(|seed| run(at, seed, Durability::Kept, None));
+        if crashed == [false; 2] {
             effects = at;
             break;
         }

@@ -37,7 +37,6 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use tracing::warn;
-use zerocopy::IntoBytes;
 
 const HEADER_BYTES: usize = size_of::<PmemHeader>();
 /// Devices that one region of the kernel's is made of, at most.
@@ -252,8 +251,8 @@ fn fill_file(
     rustix::fs::ftruncate(fd, 0).map_err(failed("truncate", unfinished))?;
     rustix::fs::ftruncate(fd, length_bytes).map_err(failed("size", unfinished))?;
     files::back(fd, unfinished, 0, length_bytes)?;
-    let header = new_header(length_bytes, align_bytes, path)?;
-    let written = rustix::io::pwrite(fd, header.as_bytes(), copy_offset(&header));
+    let (header, at) = new_header(length_bytes, align_bytes, path)?.next();
+    let written = rustix::io::pwrite(fd, &header.to_bytes(), at);
     if written.map_err(failed("write", unfinished))? != HEADER_BYTES {
         return refuse(unfinished, "its header was written in part".into());
     }
@@ -271,7 +270,7 @@ fn fill_file(
 
 fn new_header(length_bytes: u64, align_bytes: u64, path: &Path) -> Result<PmemHeader> {
     let random = || random_u64().map_err(failed("get random numbers for", path));
-    let mut header = PmemHeader {
+    Ok(PmemHeader {
         magic: PMEM_MAGIC,
         version: PMEM_VERSION,
         domain: 0,
@@ -279,19 +278,13 @@ fn new_header(length_bytes: u64, align_bytes: u64, path: &Path) -> Result<PmemHe
         length_bytes,
         align_bytes,
         boot: present_boot(path)?,
-        sequence: 1,
+        sequence: 0,
         in_use: 0,
         power_losses: 0,
         dirty_shutdowns: 0,
-        reserved: [0; 2],
+        reserved: [0; 3],
         checksum: 0,
-    };
-    header.checksum = header.checksum_of();
-    Ok(header)
-}
-
-fn copy_offset(header: &PmemHeader) -> u64 {
-    header.sequence % PMEM_COPIES * PMEM_COPY_BYTES
+    })
 }
 
 /// The boot of this host.
@@ -307,12 +300,11 @@ fn present_boot(path: &Path) -> Result<[u64; 2]> {
 impl Found {
     /// The newer of the whole copies.
     fn read_header(&self) -> Option<PmemHeader> {
-        let copies = (0..PMEM_COPIES).filter_map(|copy| {
+        PmemHeader::newest(|copy| {
             let mut bytes = [0; HEADER_BYTES];
             self.head.copy_out(copy * PMEM_COPY_BYTES, &mut bytes);
-            PmemHeader::read(&bytes)
-        });
-        copies.max_by_key(|header| header.sequence)
+            bytes
+        })
     }
 
     /// Whether the header is of this release and of memory of this shape.
@@ -441,10 +433,8 @@ impl Pmem {
 
     /// Writes the older copy, so that one is whole at any time.
     fn write_header(&mut self, header: PmemHeader, path: &Path) -> Result<()> {
-        let mut header = PmemHeader { sequence: header.sequence + 1, ..header };
-        header.checksum = header.checksum_of();
-        let at = copy_offset(&header);
-        self.head.copy_in(at, header.as_bytes());
+        let (header, at) = header.next();
+        self.head.copy_in(at, &header.to_bytes());
         if !self.head.persist(at, HEADER_BYTES as u64) {
             return refuse(path, "its header cannot be made durable".into());
         }

@@ -95,7 +95,9 @@ impl TestMem {
 
     fn change(&self, offset: u64, value: u64) {
         let old = self.word(offset).replace(value);
-        if let Some(unsaved) = &mut *self.unsaved.borrow_mut() {
+        if let Some(unsaved) = &mut *self.unsaved.borrow_mut()
+            && old != value
+        {
             unsaved.entry(offset as usize / 8).or_insert_with(|| vec![old]).push(value);
         }
     }
@@ -103,7 +105,8 @@ impl TestMem {
     fn save(&self, offset: u64, bytes: u64) {
         if let Some(unsaved) = &mut *self.unsaved.borrow_mut() {
             let words = offset as usize / 8..(offset + bytes).div_ceil(8) as usize;
-            unsaved.retain(|word, _| !words.contains(word));
+            let saved: Vec<usize> = unsaved.range(words).map(|(word, _)| *word).collect();
+            saved.iter().for_each(|word| _ = unsaved.remove(word));
         }
     }
 
