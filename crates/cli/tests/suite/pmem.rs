@@ -28,9 +28,10 @@ fn boot_anew(path: &str) {
 }
 
 struct Host {
-    dir: Dir,
     master: Server,
     daemons: [Server; 2],
+    // Last: the others have files in it.
+    dir: Dir,
 }
 
 impl Host {

@@ -192,7 +192,7 @@ fn find(path: &Path) -> Result<Option<Found>> {
         (false, Err(_)) => (Medium::File, map(false).map_err(failed("map", path))?),
     };
     if medium != Medium::File && !caches::is_supported() {
-        return Err(RegionError::NoLines { path: path.to_owned() });
+        return refuse(path, "programs cannot write cache lines back on this processor".into());
     }
     let head = head.with_persistence(match medium {
         Medium::File => PersistenceDomain::Msync,
@@ -233,6 +233,11 @@ fn make_file(spec: &MemorySpec, path: &Path) -> Result<()> {
     let unfinished = PathBuf::from(name);
     let fd = paths::open_file(&unfinished, OFlags::RDWR | OFlags::CREATE)?;
     paths::lock_exclusive(fd.as_fd(), path)?;
+    // The process that had the lock before may have given the file its name.
+    let same = rustix::fs::stat(&unfinished).ok().zip(rustix::fs::fstat(&fd).ok());
+    if same.is_none_or(|(a, b)| (a.st_dev, a.st_ino) != (b.st_dev, b.st_ino)) {
+        return Err(RegionError::Locked { path: path.to_owned(), holder: None });
+    }
     let made = fill_file(fd.as_fd(), [path, &unfinished], length_bytes, align_bytes);
     if made.is_err() {
         // The first error is the one to tell; the next `create` begins anew in any case.
