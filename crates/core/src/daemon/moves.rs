@@ -31,7 +31,7 @@ use crate::daemon::frames::{FrameEntry, back_metadata, state_offset};
 use crate::daemon::{ClientId, Daemon, Outbox, World, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
-use crate::seam::{Mutation, Nanos, Probe, Race};
+use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
 use crate::wire::{MasterCall, PageHome, PageMetadata, Reply, ReplyFrame, Resolved};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiers::TierMove;

@@ -4,14 +4,20 @@
 //! Ordering: [`Window::persist_range`] returns when all that this process, or another one of this
 //! host, had stored in the range before is within the persistence domain; what follows it comes
 //! after that. Lines are written back one by one on `adr`, nothing but a fence is needed on `eadr`,
-//! and the file system writes whole pages back on `msync`.
+//! and the file system writes whole pages back on `msync`. What it could not write it may count as
+//! written from then on, so no later call of this process says that anything is durable.
 
 use super::{MapOptions, Window};
 use crate::caches;
 use crate::sync::full_fence;
 use rackpool_core::durability::PersistenceDomain;
+use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, MsyncFlags, msync};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::error;
+
+/// Whether the file system could not write something back in this process.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
 impl MapOptions {
     /// How the mapping is shared. With `is_synchronous` the kernel refuses what is not directly
@@ -56,12 +62,18 @@ impl Window {
                 let before = from.addr() % rustix::param::page_size();
                 let size = bytes as usize + before;
                 let page = from.wrapping_sub(before).cast();
-                // SAFETY: whole pages of the mapping, which are written back and not changed.
-                let result = unsafe { msync(page, size, MsyncFlags::SYNC) };
+                let write = || {
+                    // SAFETY: whole pages of the mapping, which are written and not changed.
+                    unsafe { msync(page, size, MsyncFlags::SYNC) }
+                };
+                let result = retry_on_intr(write);
                 if let Err(errno) = result {
+                    // Relaxed: the flag only ever goes up, and orders nothing.
+                    HAS_FAILED.store(true, Ordering::Relaxed);
                     error!(target: "region", "msync of {bytes} bytes: {errno}");
                 }
-                result.is_ok()
+                // Relaxed: as above.
+                !HAS_FAILED.load(Ordering::Relaxed)
             }
         }
     }
