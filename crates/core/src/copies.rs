@@ -69,7 +69,9 @@ pub fn damaged(offset: u64) -> Error {
 
 pub fn store<M: Mem>(mem: &M, offset: u64, value: u64) {
     put(mem, offset, value);
-    persist(mem, offset, 8);
+    if !mem.mutated(Mutation::StoreUndurably) {
+        persist(mem, offset, 8);
+    }
 }
 
 /// As [`store`], but durable when [`persist`] has returned for the word, which has to be before it

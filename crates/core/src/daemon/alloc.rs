@@ -22,6 +22,7 @@ use crate::constants::{
 };
 use crate::copies;
 use crate::daemon::frames::{FrameEntry, back_metadata, state_offset};
+use crate::daemon::persist::persist_pages;
 use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::slab::Class;
 use crate::daemon::{Daemon, World, set_table, slab, word_of};
@@ -246,7 +247,8 @@ impl Daemon {
             let range = ByteRange { offset: at, bytes: 1 << shift };
             coherence::writing(world.pages(), range, |pages| pages.zero(at, range.bytes));
             // Else the last user's bytes could come back under the new allocation.
-            let is_safe = !world.pages().is_durable() || world.pages().persist(at, range.bytes);
+            let is_early = world.private().mutated(Mutation::ZeroUndurably);
+            let is_safe = is_early || persist_pages(world, at, range.bytes).is_ok();
             assert!(is_safe, "an object that is handed out cannot be made zero for good");
         }
         let page = FrameEntry::load_checked(world.private(), frame).page;

@@ -11,7 +11,7 @@ use crate::copies;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{FRAMES_OFFSET, SESSIONS_OFFSET};
-use crate::seam::Mem;
+use crate::seam::{Mem, Mutation, Probe};
 use crate::wire::Reply;
 
 /// Waits until a range of the pages is durable, where the memory outlives a loss of power.
@@ -30,6 +30,9 @@ pub(super) fn persist_pages<W: World>(world: &W, offset: u64, bytes: u64) -> Res
 /// durable, so that their copies need not agree.
 pub(super) fn drop_volatile<W: World>(world: &W) {
     let mem = world.private();
+    if mem.mutated(Mutation::KeepDeadSessions) {
+        return;
+    }
     for place in copies::places(mem.bytes(), SESSIONS_OFFSET) {
         mem.zero(place, FRAMES_OFFSET - SESSIONS_OFFSET);
     }
@@ -48,7 +51,9 @@ impl Daemon {
             );
             return Err(Error::Denied { reason });
         }
-        persist_pages(world, offset, bytes)?;
+        if !world.private().mutated(Mutation::AcknowledgeUnpersisted) {
+            persist_pages(world, offset, bytes)?;
+        }
         Ok(Reply::Persisted)
     }
 

@@ -97,7 +97,10 @@ impl Redo {
         copies::put(mem, SEQUENCE, self.sequence);
         copies::put(mem, COUNT, self.stores.len() as u64);
         copies::put(mem, CHECKSUM, checksum);
-        copies::persist(mem, REDO_OFFSET, REDO_HEADER_BYTES + 16 * self.stores.len() as u64);
+        if !mem.mutated(Mutation::ApplyUndurableRedo) {
+            let bytes = REDO_HEADER_BYTES + 16 * self.stores.len() as u64;
+            copies::persist(mem, REDO_OFFSET, bytes);
+        }
         self.apply(world);
         copies::store(mem, COUNT, 0);
         self.stores.clear();
@@ -109,14 +112,16 @@ impl Redo {
         for (offset, value) in self.stores.iter().filter(|(offset, _)| !in_pages(offset)) {
             copies::put(world.private(), *offset, *value);
         }
-        for (offset, _) in self.stores.iter().filter(|(offset, _)| !in_pages(offset)) {
+        let is_early = world.private().mutated(Mutation::FinishUndurableRedo);
+        for (offset, _) in self.stores.iter().filter(|(offset, _)| !in_pages(offset) && !is_early) {
             copies::persist(world.private(), *offset, 8);
         }
         for (offset, value) in self.stores.iter().filter(|(offset, _)| in_pages(offset)) {
             let at = *offset & !REDO_PAGES_TAG;
             let range = ByteRange { offset: at, bytes: 8 };
             coherence::writing(world.pages(), range, |pages| pages.store(at, *value));
-            let is_safe = !world.pages().is_durable() || world.pages().persist(at, 8);
+            let needs = world.pages().is_durable() && !is_early;
+            let is_safe = !needs || world.pages().persist(at, 8);
             assert!(is_safe, "a word that names an allocation cannot be made durable");
         }
     }

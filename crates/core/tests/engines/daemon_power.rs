@@ -4,6 +4,7 @@
 
 use crate::daemon_world::{Crash, Durability, PAGE, Rig};
 use rackpool_core::layout::{FRAMES_OFFSET, SESSIONS_OFFSET};
+use rackpool_core::seam::Mutation;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr};
 use std::collections::BTreeMap;
@@ -52,10 +53,31 @@ fn script(rig: &mut Rig, counted: &mut Counted) {
     rig.alloc(2, PAGE, false);
 }
 
+/// An allocation and the word that names it are both there, or neither is.
+fn check_named(rig: &mut Rig, word: GAddr, bytes: u64, unknown: u64) {
+    let addr = GAddr(rig.word(word));
+    assert_eq!(u64::from(!addr.is_null()), unknown, "{word} names {addr}");
+    if !addr.is_null() {
+        assert_eq!(rig.ask(10, Request::CheckFree { addr, bytes }), Ok(Reply::Known));
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Setting {
+    durability: Durability,
+    /// The power goes again at that effect of the recovery.
+    second: Option<u64>,
+    mutation: Option<Mutation>,
+}
+
+const KEPT: Setting = Setting { durability: Durability::Kept, second: None, mutation: None };
+
 /// Runs the script until the power goes before effect `at`, and looks at what is left; whether it
 /// came to that.
-fn run(at: u64, seed: u64, durability: Durability, second: Option<u64>) -> bool {
+fn run(at: u64, seed: u64, setting: Setting) -> bool {
+    let Setting { durability, second, mutation } = setting;
     let mut rig = Rig::that_persists(24, durability);
+    rig.world.fuse.answers.mutation.set(mutation);
     rig.world.power_seed = seed;
     rig.world.fuse.arm(at);
     let mut counted = Counted::new();
@@ -66,12 +88,14 @@ fn run(at: u64, seed: u64, durability: Durability, second: Option<u64>) -> bool 
         Err(cause) => resume_unwind(cause),
     };
     rig.world.fuse.disarm();
-    let pending = rig.clients.values().filter_map(|client| client.pending.clone());
-    for request in pending {
-        if let Request::AllocInto { word, .. } | Request::FreeFrom { word, .. } = request {
+    let pending = rig.clients.values().find_map(|client| client.pending.clone());
+    let named = match pending {
+        Some(Request::AllocInto { word, bytes } | Request::FreeFrom { word, bytes }) => {
             counted.insert(word.0, None);
+            Some((word, bytes))
         }
-    }
+        _ => None,
+    };
     if let Some(effects) = second {
         rig.world.fuse.arm(effects);
     }
@@ -85,12 +109,17 @@ fn run(at: u64, seed: u64, durability: Durability, second: Option<u64>) -> bool 
     }
     rig.join(10);
     rig.verify_content();
+    let sessions = rig.daemon.as_ref().unwrap().sessions().count();
+    assert_eq!(sessions, 1, "all others ended with the power");
     // The frees that sessions are owed come first.
     rig.quiesce();
     let (live, stats) = (rig.live.len() as u64, rig.daemon.as_ref().unwrap().stats(&rig.world));
     let found = stats.allocations;
     // One request was under way, or its answer was being taken.
     assert!((live..=live + 1).contains(&found), "{found} of {live} live: {stats:?}");
+    if let Some((word, bytes)) = named {
+        check_named(&mut rig, word, bytes, found - live);
+    }
     assert!(rig.daemon.as_ref().unwrap().sweeps_due() > 0, "what was under way is looked for");
     // Life goes on: nothing that lives is handed out again, and all of it can be freed.
     for bytes in [64, 64, 128, 256, PAGE / 2, PAGE, 2 * PAGE] {
@@ -108,7 +137,7 @@ fn a_loss_of_power_at_any_effect_loses_nothing_that_was_acknowledged() {
     let mut effects = 0;
     for at in 0.. {
         // The oldest versions and the newest ones in turn, and a mixture.
-        let crashed = [at % 2, at + 2].map(|seed| run(at, seed, Durability::Kept, None));
+        let crashed = [at % 2, at + 2].map(|seed| run(at, seed, KEPT));
         if crashed == [false; 2] {
             effects = at;
             break;
@@ -124,7 +153,7 @@ fn the_power_may_go_again_while_a_daemon_recovers() {
         let mut crashed = false;
         let drops = [0, EFFECTS_OF_DROP, 2 * EFFECTS_OF_DROP];
         for second in drops.iter().flat_map(|drop| [0, 1, 2, 3, 5, 8, 13, 21].map(|n| drop + n)) {
-            crashed |= run(at, at + second, Durability::Kept, Some(second));
+            crashed |= run(at, at + second, Setting { second: Some(second), ..KEPT });
         }
         if !crashed {
             assert!(at > 600, "the script has only {at} effects");
@@ -135,11 +164,20 @@ fn the_power_may_go_again_while_a_daemon_recovers() {
 
 #[test]
 fn durability_that_is_only_pretended_is_noticed() {
-    let failed = (0..400).step_by(7).filter(|at| {
-        let ran = catch_unwind(|| run(*at, at + 2, Durability::Pretended, None));
-        ran.is_err()
-    });
+    let setting = Setting { durability: Durability::Pretended, ..KEPT };
+    let failed =
+        (0..400).step_by(7).filter(|at| catch_unwind(|| run(*at, at + 2, setting)).is_err());
     assert!(failed.count() > 10, "the metadata hangs on being made durable");
+}
+
+#[test]
+fn each_step_of_durability_that_is_left_out_is_noticed() {
+    for mutation in Mutation::ALL.into_iter().filter(|one| one.is_of_power()) {
+        let setting = Setting { mutation: Some(mutation), ..KEPT };
+        let fails = |at: u64, seed: u64| catch_unwind(|| run(at, seed, setting)).is_err();
+        let is_noticed = (0..2500).any(|at| [at % 2, at + 2].iter().any(|seed| fails(at, *seed)));
+        assert!(is_noticed, "{} changes nothing", mutation.name());
+    }
 }
 
 #[test]
