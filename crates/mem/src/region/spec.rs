@@ -1,6 +1,7 @@
 //! What a user writes to say where a rack's memory lies: `shm:/dev/shm/rack0?size=8G&huge=2M`,
-//! `heap:64M`, `dax:/dev/dax0.0`, `pmem:/mnt/pmem/rack0?size=8G`. Text in, a checked [`MemorySpec`] or an error that shows the
-//! right form out; nothing is opened here. Called by the code that reads options.
+//! `heap:64M`, `dax:/dev/dax0.0`, `pmem:/mnt/pmem/rack0?size=8G`. Text in, a checked [`MemorySpec`]
+//! or an error that shows the right form out; nothing is opened here. Called by the code that reads
+//! options.
 //!
 //! Source: DESIGN §2 (region).
 
