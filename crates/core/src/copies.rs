@@ -93,7 +93,7 @@ pub fn persist<M: Mem>(mem: &M, offset: u64, bytes: u64) {
         return;
     }
     for place in places(mem.bytes(), offset) {
-        assert!(mem.persist(place, bytes), "the region's metadata cannot be made durable");
+        assert!(mem.make_durable(place, bytes), "the region's metadata cannot be made durable");
     }
 }
 

@@ -96,7 +96,7 @@ pub fn format<W: World>(
 }
 
 fn persist_superblock<M: Mem>(mem: &M) -> Result<()> {
-    if !mem.is_durable() || mem.persist(SUPERBLOCK_OFFSET, size_of::<Superblock>() as u64) {
+    if !mem.is_durable() || mem.make_durable(SUPERBLOCK_OFFSET, size_of::<Superblock>() as u64) {
         return Ok(());
     }
     let reason = "the device refused to".into();

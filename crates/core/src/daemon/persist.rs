@@ -17,7 +17,7 @@ use crate::wire::Reply;
 /// Waits until a range of the pages is durable, where the memory outlives a loss of power.
 pub(super) fn persist_pages<W: World>(world: &W, offset: u64, bytes: u64) -> Result<()> {
     let pages = world.pages();
-    if !pages.is_durable() || pages.persist(offset, bytes) {
+    if !pages.is_durable() || pages.make_durable(offset, bytes) {
         return Ok(());
     }
     Err(Error::Io {

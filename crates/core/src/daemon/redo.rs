@@ -121,7 +121,7 @@ impl Redo {
             let range = ByteRange { offset: at, bytes: 8 };
             coherence::writing(world.pages(), range, |pages| pages.store(at, *value));
             let needs = world.pages().is_durable() && !is_early;
-            let is_safe = !needs || world.pages().persist(at, 8);
+            let is_safe = !needs || world.pages().make_durable(at, 8);
             assert!(is_safe, "a word that names an allocation cannot be made durable");
         }
     }

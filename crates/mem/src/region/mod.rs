@@ -592,7 +592,7 @@ impl RegionFiles {
             window.zero(offset, bytes);
             window.flush(offset, bytes);
             // Freed memory stays zero, whatever comes next.
-            if window.is_durable() && !window.persist(offset, bytes) {
+            if window.is_durable() && !window.make_durable(offset, bytes) {
                 let (path, reason) = (self.section_path(section), "zeroes do not persist".into());
                 return Err(RegionError::Persistence { path, reason });
             }

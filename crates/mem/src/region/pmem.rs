@@ -159,7 +159,7 @@ fn wipe(head: &Window, medium: Medium, path: &Path) -> Result<()> {
         return paths::remove_file(path);
     }
     head.zero(0, PMEM_COPIES * PMEM_COPY_BYTES);
-    match head.persist(0, PMEM_COPIES * PMEM_COPY_BYTES) {
+    match head.make_durable(0, PMEM_COPIES * PMEM_COPY_BYTES) {
         true => Ok(()),
         false => refuse(path, "its header cannot be wiped".into()),
     }
@@ -423,7 +423,7 @@ impl Pmem {
             Medium::Device => {
                 for window in windows {
                     let window = window.clone().with_persistence(PersistenceDomain::Adr);
-                    if !window.persist(0, window.bytes()) {
+                    if !window.make_durable(0, window.bytes()) {
                         return refuse(path, "what is in it cannot be made durable".into());
                     }
                 }
@@ -440,7 +440,7 @@ impl Pmem {
     fn write_header(&mut self, header: PmemHeader, path: &Path) -> Result<()> {
         let (header, at) = header.next();
         self.head.copy_in(at, &header.to_bytes());
-        if !self.head.persist(at, HEADER_BYTES as u64) {
+        if !self.head.make_durable(at, HEADER_BYTES as u64) {
             return refuse(path, "its header cannot be made durable".into());
         }
         self.header = header;
@@ -455,7 +455,7 @@ fn persist_all(pmem: &Pmem, region: &RegionFiles, path: &Path) -> Result<()> {
     }
     for section in [Section::Private, Section::Pages] {
         let window = region.map(section)?.with_persistence(PersistenceDomain::Adr);
-        if !window.persist(0, window.bytes()) {
+        if !window.make_durable(0, window.bytes()) {
             return refuse(path, "it cannot be made zero for good".into());
         }
     }

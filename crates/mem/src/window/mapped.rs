@@ -540,7 +540,7 @@ impl Mem for Window {
         self.persistence != PersistenceDomain::None
     }
 
-    fn persist(&self, offset: u64, bytes: u64) -> bool {
+    fn make_durable(&self, offset: u64, bytes: u64) -> bool {
         self.persist_range(offset, bytes)
     }
 }

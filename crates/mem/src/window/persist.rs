@@ -43,7 +43,7 @@ impl Window {
         self
     }
 
-    /// As [`Mem::persist`](rackpool_core::seam::Mem::persist).
+    /// As [`Mem::make_durable`](rackpool_core::seam::Mem::make_durable).
     pub(super) fn persist_range(&self, offset: u64, bytes: u64) -> bool {
         let from = self.readable(offset, bytes);
         match self.persistence {
@@ -93,7 +93,7 @@ mod tests {
         ftruncate(&fd, 3 << 16).unwrap();
         let window =
             Window::map(fd.as_fd(), 3 << 16, Access::ReadWrite, MapOptions::default()).unwrap();
-        assert!(!window.is_durable() && !window.persist(0, 8));
+        assert!(!window.is_durable() && !window.make_durable(0, 8));
         for domain in PersistenceDomain::ALL {
             if domain == PersistenceDomain::Adr && !caches::is_supported() {
                 continue;
@@ -104,7 +104,7 @@ mod tests {
             let promises = domain != PersistenceDomain::None;
             assert_eq!(part.is_durable(), promises, "{domain}");
             for (offset, bytes) in [(8, 8), (0, 1 << 16), (63, 2), (1 << 16, 0)] {
-                assert_eq!(part.persist(offset, bytes), promises, "{domain} {offset} {bytes}");
+                assert_eq!(part.make_durable(offset, bytes), promises, "{domain} {offset} {bytes}");
             }
             assert_eq!(part.load(8), 77);
         }

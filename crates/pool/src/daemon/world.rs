@@ -161,7 +161,7 @@ impl World for RegionWorld {
             warn!(target: "daemon", "punching {bytes} bytes of pages: {error}; zeroing instead");
             self.pages.zero(offset, bytes);
             self.pages.flush(offset, bytes);
-            let is_safe = !self.pages.is_durable() || self.pages.persist(offset, bytes);
+            let is_safe = !self.pages.is_durable() || self.pages.make_durable(offset, bytes);
             assert!(is_safe, "freed pages cannot be made zero for good");
         }
     }

@@ -240,7 +240,7 @@ impl Mem for TestMem {
     fn is_durable(&self) -> bool {
         self.durability.get() != Durability::None
     }
-    fn persist(&self, offset: u64, bytes: u64) -> bool {
+    fn make_durable(&self, offset: u64, bytes: u64) -> bool {
         self.fuse.burn();
         if self.durability.get() == Durability::Kept {
             self.save(offset, bytes);

@@ -68,7 +68,7 @@ fn a_region_in_a_file_is_made_kept_and_removed() {
     assert!(pages.is_durable() && region.persistence() == PersistenceDomain::Msync);
     assert!(!region.map(Section::Table).unwrap().is_durable());
     pages.store(64, 77);
-    assert!(pages.persist(64, 8));
+    assert!(pages.make_durable(64, 8));
     assert!(matches!(RegionFiles::open(&spec), Err(RegionError::Locked { .. })));
     drop((pages, region));
 
