@@ -1,7 +1,7 @@
 //! What a loss of power leaves of a memory, and when a write is to be safe from it.
 //!
 //! In: what the device and the user say. Out: two names that daemon, client and region agree on.
-//! How a range is made durable is [`Mem::make_durable`](crate::seam::Mem::make_durable); in which order the
+//! How a range is made durable is `make_durable` of [`Mem`](crate::seam::Mem); in which order the
 //! metadata is, `copies.rs` and `daemon/redo.rs` say.
 
 use serde::{Deserialize, Serialize};

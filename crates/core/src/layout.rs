@@ -68,8 +68,8 @@ pub const FRAME_BYTES: u64 = 32;
 
 /// Whether what is at an offset of the private section is dropped after a loss of power: session
 /// records and lock entries, of processes that are gone.
-pub const fn is_volatile(offset: u64) -> bool {
-    SESSIONS_OFFSET <= offset && offset < FRAMES_OFFSET
+pub fn is_volatile(offset: u64) -> bool {
+    (SESSIONS_OFFSET..FRAMES_OFFSET).contains(&offset)
 }
 
 /// The unchanging head of a region, checksummed as a whole.
