@@ -141,9 +141,11 @@ impl FrameEntry {
     /// Writes a new entry; the state last, so that a crash leaves the frame free or complete.
     pub(super) fn store<M: Mem>(&self, mem: &M, frame: u32) {
         let frame = FrameIndex(frame);
-        copies::store(mem, frame_word(frame, FrameWord::Page), self.page.0);
-        copies::store(mem, frame_word(frame, FrameWord::Generation), self.generation.0);
-        copies::store(mem, frame_word(frame, FrameWord::Owner), self.owner.0);
+        copies::put(mem, frame_word(frame, FrameWord::Page), self.page.0);
+        copies::put(mem, frame_word(frame, FrameWord::Generation), self.generation.0);
+        copies::put(mem, frame_word(frame, FrameWord::Owner), self.owner.0);
+        // All at once: until the state says so, they mean nothing.
+        copies::persist(mem, frame_word(frame, FrameWord::Page), FRAME_BYTES);
         copies::store(mem, frame_word(frame, FrameWord::State), self.state_word(self.state));
     }
 }
