@@ -207,6 +207,14 @@ names! {
         NeverExpireLeases = "never-expire-leases",
         /// A handle that counts how it uses pages looks at the clock at each access.
         ClockEachAccess = "clock-each-access",
+        /// A page counts as spilled before its slot is durable.
+        SkipSeal = "skip-seal",
+        /// The slot of a page that comes back is freed before the directory names its frame.
+        FreeSlotEarly = "free-slot-early",
+        /// A page in a slot is open to whoever has its generation, as if it were in memory.
+        OpenSpilledPage = "open-spilled-page",
+        /// What a slot holds is a page whatever it adds up to.
+        TrustSlot = "trust-slot",
         /// Other hosts are not shown that a table word has changed.
         HideTableWord = "hide-table-word",
         /// A frame's table word is looked at in an old line.
@@ -261,6 +269,17 @@ impl Mutation {
     /// Whether it shows only in racks with several memories.
     pub const fn is_of_tiers(self) -> bool {
         matches!(self, Mutation::SkipTierCopy)
+    }
+
+    /// Whether it shows only in racks with a spill file.
+    pub const fn is_of_spill(self) -> bool {
+        matches!(
+            self,
+            Mutation::SkipSeal
+                | Mutation::FreeSlotEarly
+                | Mutation::OpenSpilledPage
+                | Mutation::TrustSlot
+        )
     }
 
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
@@ -459,7 +478,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 87);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 91);
     }
 
     #[test]

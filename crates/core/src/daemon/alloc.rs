@@ -126,6 +126,11 @@ impl Daemon {
         }
     }
 
+    /// The first request that waits for frames or page ids.
+    pub(super) fn first_waiting(&self) -> Option<&Ticket> {
+        self.allocations.waiting.front()
+    }
+
     /// Serves, in order, the requests that wait for frames or page ids. Objects from pages that are
     /// there are given to all of them, frames only to the first.
     pub(super) fn serve_waiting<W: World>(&mut self, world: &mut W) {
@@ -223,7 +228,7 @@ impl Daemon {
             };
             self.frames.of_tiers().find(has_room)
         });
-        Some(nearest.unwrap_or(self.frames.all()))
+        Some(nearest.unwrap_or(self.frames.memory()))
     }
 
     fn is_fresh_slab_forced<W: World>(&self, range: &Range<u32>, world: &W) -> bool {
@@ -304,7 +309,8 @@ impl Daemon {
             let found = free
                 + self.freeing.coming(range)
                 + self.coming_from_tier_move(range)
-                + self.slabs.empty_in(range);
+                + self.slabs.empty_in(range)
+                + self.spillable(range);
             if found + self.replicas_for(ticket.record, range) < count {
                 return AllocOutcome::Answer(Err(self.full_for(ticket)));
             }
