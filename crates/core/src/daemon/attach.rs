@@ -37,7 +37,8 @@ use crate::daemon::{Daemon, World, back_metadata, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
     FEATURE_SOFTWARE_COHERENT, FEATURE_SPILL, FEATURES, FRAME_BYTES, FRAMES_OFFSET, FrameState,
-    LAYOUT_VERSION, MAGIC, RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
+    LAYOUT_VERSION, MAGIC, RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, StateWord, Superblock,
+    table_word,
 };
 use crate::seam::{Mem, Mutation, Probe, Race};
 use crate::wire::{AnswerCounts, RequestCounts};

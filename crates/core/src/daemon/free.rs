@@ -497,7 +497,8 @@ impl Daemon {
             let is_slot = self.frames.is_slot(first);
             let same = |frame: u32| self.frames.is_slot(frame) == is_slot;
             let neighbours = (first..).zip(&self.freeing.drained);
-            let count = neighbours.take(budget).take_while(|(next, f)| next == *f && same(*next)).count();
+            let count =
+                neighbours.take(budget).take_while(|(next, f)| next == *f && same(*next)).count();
             budget -= count;
             let bytes = count as u64 * self.layout.pages.page_bytes();
             if is_slot {

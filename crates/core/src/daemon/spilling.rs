@@ -17,7 +17,6 @@ use crate::constants::{
     TIER_LOOK_NS, VICTIM_SAMPLE,
 };
 use crate::daemon::frames::FrameEntry;
-use crate::daemon::heat::may_go;
 use crate::daemon::{Daemon, World, slab};
 use crate::error::{Error, Result};
 use crate::layout::FrameState;
@@ -41,9 +40,9 @@ pub(super) struct Spilling {
     /// Pages that are at home in slots, by slot.
     held: BTreeMap<u32, Held>,
     /// Where the next look begins.
-    hand: PageId,
-    /// Pages that were looked at since one could go, and whether one of them only rests.
-    looked: usize,
+    hand: u32,
+    /// Frames that were looked at since one could go, and whether a page of them only rests.
+    looked: u32,
     has_resting: bool,
     /// Pages that could not go, one after another.
     failed: u32,
@@ -218,7 +217,7 @@ impl Daemon {
         }
         self.spilling.look_at = now.saturating_add(TIER_LOOK_NS);
         let Some((page, used)) = self.coldest_in_memory(world) else {
-            let is_all = self.spilling.looked >= self.frames.by_page.len();
+            let is_all = self.spilling.looked >= self.frames.memory().end.min(self.frames.high);
             match is_all && !self.spilling.has_resting {
                 true => self.spilling.give_up(now),
                 false if is_all => (self.spilling.looked, self.spilling.has_resting) = (0, false),
@@ -226,27 +225,31 @@ impl Daemon {
             }
             return;
         };
+        (self.spilling.looked, self.spilling.has_resting) = (0, false);
         if (is_forced || used == 0) && self.begin_tier_move(page, &slots, world).is_err() {
             self.heat.rest(page);
             self.spilling.note(false, now);
         }
     }
 
-    /// Of the next pages the one that was used least lately, with its use.
+    /// Of the pages in the next frames the one that was used least lately, with its use.
     fn coldest_in_memory<W: World>(&mut self, world: &W) -> Option<(PageId, u64)> {
-        let by_page = &self.frames.by_page;
-        let hand = self.spilling.hand.0;
-        let next = by_page.range(hand + 1..).chain(by_page.range(..=hand)).take(VICTIM_SAMPLE);
+        let end = self.frames.memory().end.min(self.frames.high);
+        let hand = self.spilling.hand.min(end);
         let mut coldest: Option<(PageId, u64)> = None;
-        let (mut last, mut looked, mut has_resting) = (hand, 0, false);
-        for (&page, &frame) in next {
-            (last, looked) = (page, looked + 1);
-            let page = PageId(page);
-            if self.replicas.is_shared(page) || !may_go(frame, &self.frames, world.private()) {
+        for frame in (hand..end).chain(0..hand).take(VICTIM_SAMPLE) {
+            self.spilling.hand = frame + 1;
+            self.spilling.looked += 1;
+            if self.frames.damaged.contains(&frame) {
+                continue;
+            }
+            let FrameEntry { page, state, owner, .. } =
+                FrameEntry::load_checked(world.private(), frame);
+            if state != FrameState::Home || owner.0 != 0 || self.replicas.is_shared(page) {
                 continue;
             }
             if self.heat.is_resting(page) {
-                has_resting = true;
+                self.spilling.has_resting = true;
                 continue;
             }
             let (used, _) = self.use_for_balance(page);
@@ -255,9 +258,6 @@ impl Daemon {
                 break;
             }
         }
-        self.spilling.hand = PageId(last);
-        self.spilling.looked += looked;
-        self.spilling.has_resting |= has_resting;
         coldest
     }
 
@@ -272,12 +272,7 @@ impl Daemon {
     }
 
     /// What a frame's table word is while its page is at home there: no access finds a slot.
-    pub(super) fn open_word<W: World>(
-        &self,
-        frame: u32,
-        generation: Generation,
-        world: &W,
-    ) -> u64 {
+    pub(super) fn open_word<W: World>(&self, frame: u32, generation: Generation, world: &W) -> u64 {
         let is_open = world.private().mutated(Mutation::OpenSpilledPage);
         if self.frames.is_slot(frame) && !is_open { 0 } else { generation.0 }
     }

@@ -122,10 +122,7 @@ impl Daemon {
                     false => self.copy_tier_move(&tier_move, done, world).map(at),
                 }
             }
-            (
-                TierMoveStage::Writing(_) | TierMoveStage::Sealing,
-                Some(DepartureStage::Shut),
-            )
+            (TierMoveStage::Writing(_) | TierMoveStage::Sealing, Some(DepartureStage::Shut))
             | (TierMoveStage::Opening | TierMoveStage::Filling(_), None) => {
                 self.advance_job(&tier_move, world)
             }
