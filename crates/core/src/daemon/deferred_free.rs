@@ -330,7 +330,12 @@ impl Daemon {
             return due.orphan.id == id;
         }
         // What is not in memory is told again when it is.
-        if self.want_back(self.layout.pages.page(addr)) || self.is_apart(addr, world) {
+        let page = self.layout.pages.page(addr);
+        if self.is_spilled(page) {
+            self.want_back(page);
+            return false;
+        }
+        if self.is_apart(addr, world) {
             return false;
         }
         world.private().met(Race::OrphanFound);

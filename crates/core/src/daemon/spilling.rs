@@ -2,14 +2,15 @@
 //! asked for come back, in order; if requests wait for frames, or few are free, the page that was
 //! used least of those that were looked at goes.
 //!
-//! In: searches for pages that are in slots, requests that wait for frames, heat. Out: one page at a
-//! time; the move itself is in `moves/spill.rs`. A page in a slot is to all others as one that
+//! In: searches for pages that are in slots, requests that wait for frames, heat. Out: one page at
+//! a time; the move itself is in `moves/spill.rs`. A page in a slot is to all others as one that
 //! moves: searches for it wait, what cannot wait hears `moving`, and both have it come back.
 //!
-//! Bounds: a sample of pages a look; a rest for each page that came back; without a page that can go
-//! nothing is promised for a while, so that requests hear `full`. A page is not spilled while a lock
-//! in it is held, a session owns it, it has replicas, or a user does not let go of it (a pin, a
-//! stopped client): the rules of moves between racks.
+//! Bounds: a sample of frames a look, from where the last one ended, so that a page that came back
+//! is looked at last; a rest for a page that could not go. Without a page that can go nothing is
+//! promised for a while, so that requests hear `full`. A page is not spilled while a lock in it is
+//! held, a session owns it, it has replicas, or a user does not let go of it (a pin, a stopped
+//! client): the rules of moves between racks.
 
 use crate::addr::{Generation, PageId};
 use crate::constants::{
@@ -207,8 +208,8 @@ impl Daemon {
         pages.saturating_add(self.moves.awaited_count())
     }
 
-    /// Begins to spill a page, if there is a slot and one that can go. If it is not forced, one that
-    /// was not used lately.
+    /// Begins to spill a page, if there is a slot and one that can go. If it is not forced, one
+    /// that was not used lately.
     fn spill_a_page<W: World>(&mut self, is_forced: bool, world: &mut W) {
         let (now, slots) = (self.heat.now, self.frames.slots());
         let waits = if is_forced { self.spilling.stuck_until } else { self.spilling.look_at };
@@ -261,8 +262,8 @@ impl Daemon {
         coldest
     }
 
-    /// A page does not come back. If that may be otherwise in a moment it is tried again, else those
-    /// that wait for it hear why.
+    /// A page does not come back. If that may be otherwise in a moment it is tried again, else
+    /// those that wait for it hear why.
     pub(super) fn return_failed<W: World>(&mut self, page: PageId, error: Error, world: &mut W) {
         if matches!(error, Error::Stays { .. }) && self.want_back(page) {
             return;

@@ -13,8 +13,8 @@
 //! one of them with its bytes: attach asks about what is `Arriving` or `Departing`.
 //!
 //! The file has one job at a time, and may be slow or fail: a page that goes out is opened again
-//! then, one that comes back stays where it is and its askers hear of the error. A job that was left
-//! alone is waited for before the next one.
+//! then, one that comes back stays where it is and its askers hear of the error. A job that was
+//! left alone is waited for before the next one.
 
 use super::tiers::{TierMove, TierMoveStage};
 use super::{Departure, DepartureStage, OWN_MOVES, broken, stays};
@@ -172,7 +172,8 @@ impl Daemon {
         Ok(TierMove { stage: TierMoveStage::Filling(done), ..*tier_move })
     }
 
-    /// A piece of a page has come back; after the last one the directory is asked to name its frame.
+    /// A piece of a page has come back; after the last one the directory is asked to name its
+    /// frame.
     fn fill_piece<W: World>(
         &mut self,
         tier_move: &TierMove,

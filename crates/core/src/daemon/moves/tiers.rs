@@ -244,7 +244,9 @@ impl Daemon {
             return self.settle_frame(frame, home, world);
         };
         let TierMove { page, from, to, .. } = tier_move;
-        self.heat.rest(page);
+        if ![from, to].into_iter().any(|frame| self.frames.is_slot(frame)) {
+            self.heat.rest(page);
+        }
         let has_moved = matches!(home, Resolved::Home(home)
             if (home.rack, home.frame.0, home.generation) == (self.rack, to, tier_move.generation));
         if self.frames.is_slot(to) {

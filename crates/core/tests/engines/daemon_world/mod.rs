@@ -6,6 +6,7 @@
 mod answers;
 mod master;
 mod mem;
+mod spill;
 pub mod travel;
 mod users;
 mod words;
@@ -13,6 +14,7 @@ mod words;
 pub use answers::Answers;
 pub use master::FakeMaster;
 pub use mem::{Crash, Fuse, TestMem};
+pub use spill::TestSpill;
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{
@@ -62,6 +64,7 @@ pub struct TestWorld {
     pub changing: BTreeMap<u32, u64>,
     pub host_blocks_free: u64,
     pub tiers: Tiers,
+    pub spill: TestSpill,
     pub barriers: u64,
     pub calls: VecDeque<(u64, MasterCall)>,
     pub replies: VecDeque<(ClientId, ReplyFrame)>,
@@ -91,6 +94,7 @@ impl TestWorld {
             changing: BTreeMap::new(),
             host_blocks_free: u64::MAX / 2,
             tiers: Tiers::default(),
+            spill: TestSpill::default(),
             barriers: 0,
             calls: VecDeque::new(),
             replies: VecDeque::new(),
@@ -291,6 +295,12 @@ impl Rig {
         Rig::on(TestWorld { tiers, ..TestWorld::new(frame_count) })
     }
 
+    /// A rack with a spill file of so many slots.
+    pub fn with_spill(memory_frames: u32, slots: u32) -> Rig {
+        let tiers = Tiers::default().with_spill(memory_frames, slots).unwrap();
+        Rig::on(TestWorld { tiers, ..TestWorld::new(memory_frames + slots) })
+    }
+
     fn on(world: TestWorld) -> Rig {
         let mut rig = Rig {
             world: world.format(),
@@ -350,6 +360,7 @@ impl Rig {
     /// Attaches and does what a runtime does after it.
     pub fn start(&mut self) {
         self.world.master.parked = None;
+        self.world.spill.die();
         loop {
             let world = &mut self.world;
             let attached = catch_unwind(AssertUnwindSafe(|| {
@@ -365,6 +376,7 @@ impl Rig {
                 Err(cause) if cause.is::<Crash>() => {
                     self.world.calls.clear();
                     self.world.master.parked = None;
+                    self.world.spill.die();
                 }
                 Err(cause) => resume_unwind(cause),
             }
