@@ -1,12 +1,13 @@
 //! What a daemon opens before its loop begins: the region, the fabric's target, and what it says of
 //! both to the master and to clients.
 
+use super::spill::{SpillOpening, SpillThread};
 use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, io_error};
 use crate::link::MasterLink;
 use crate::links::fabric_error;
 use rackpool_core::coherence::Coherence;
-use rackpool_core::daemon::{Daemon, World, format};
+use rackpool_core::daemon::{Daemon, World, format, read_superblock};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::runtime::daemon::{self as runtime, RackAddress};
 use rackpool_core::runtime::master_link::Call;
@@ -14,7 +15,7 @@ use rackpool_core::wire::RegionInfo;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_fabric::{FabricOptions, Target, TargetOptions};
 use rackpool_mem::event::WakeEvent;
-use rackpool_mem::region::{Claim, RegionFiles};
+use rackpool_mem::region::{Claim, RegionFiles, SpillSpec};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -82,11 +83,14 @@ pub(super) struct RegionOpening {
     pub belongs: Belongs,
     /// What was claimed already.
     pub claim: Option<Claim>,
+    /// The file of pages that are not in memory.
+    pub spill: Option<SpillSpec>,
 }
 
 /// Formats a new region, attaches to it, and claims it if that was not done.
 pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
-    let RegionOpening { files, rack, asymmetric, cells, is_new, belongs, mut claim } = opening;
+    let RegionOpening { files, rack, asymmetric, cells, is_new, belongs, mut claim, spill } =
+        opening;
     let layout = files.layout();
     let mut world = RegionWorld::new(files, asymmetric, cells)?;
     if is_new {
@@ -100,6 +104,13 @@ pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon
     if claim.is_none() && belongs == Belongs::Here && rack.is_divided() {
         // There was nothing to claim when this daemon began.
         claim = Claim::take(world.files.spec()).map_err(Error::from)?;
+    }
+    if let Some(spec) = spill {
+        let region_id = read_superblock(world.private())?.region_id;
+        let slots = world.files.tiers().spill().map_or(0, |slots| slots.frame_count);
+        let page_bytes = layout.pages.page_bytes();
+        let opening = SpillOpening { path: spec.path, region_id, slots, page_bytes, is_new };
+        world.spill = Some(SpillThread::open(opening)?);
     }
     let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
     Ok((world, engine, claim))
