@@ -15,7 +15,7 @@ use rackpool_core::layout::BLOCK_BYTES;
 use rackpool_core::spill::{SLOT_HEADER_BYTES, SpillDone, SpillJob};
 use rackpool_core::{Error, Result};
 use rackpool_mem::log;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -94,8 +94,7 @@ impl SpillOpening {
             io_error(&format!("{what} the spill file {}", self.path.display()), error)
         };
         let mut options = File::options();
-        options.read(true).write(true).create(self.is_new).mode(0o600);
-        options.custom_flags(OFlags::CLOEXEC.bits() as i32);
+        options.read(true).write(true).create(self.is_new).truncate(false).mode(0o600);
         let file = options.open(&self.path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if !self.is_new => self.wrong(
                 "it is gone, and pages of this rack may be in it: put it back, or remove the \
@@ -313,7 +312,7 @@ mod tests {
 
     #[test]
     fn what_is_written_to_a_slot_is_there_for_the_next_daemon_and_gone_once_punched() {
-        let dir = TemporaryDir::new("spill").unwrap();
+        let dir = TemporaryDir::new(&std::env::temp_dir(), "spill").unwrap();
         let path = dir.path().join("rack0.spill");
         let mut thread = SpillThread::open(opening(path.clone(), true)).unwrap();
         (0..4).for_each(|slot| spilled(&mut thread, slot));
@@ -334,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_file_of_another_region_or_size_or_none_is_refused() {
-        let dir = TemporaryDir::new("spill").unwrap();
+        let dir = TemporaryDir::new(&std::env::temp_dir(), "spill").unwrap();
         let path = dir.path().join("rack0.spill");
         let missing = SpillThread::open(opening(path.clone(), false)).err().unwrap();
         assert_eq!(missing.code(), "bad-region");
