@@ -89,6 +89,13 @@ pub struct TierStats {
     pub frames_free: u64,
 }
 
+impl TierStats {
+    /// Whether it is no memory, but the slots of the rack's spill file.
+    pub fn is_file(&self) -> bool {
+        self.node == SPILL_NODE
+    }
+}
+
 /// What a daemon says of its rack's memories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierReport {
@@ -102,6 +109,11 @@ impl TierReport {
     /// Whether the rack has one memory, so that there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.tiers.is_empty()
+    }
+
+    /// Whether a frame is a slot of the rack's spill file.
+    pub fn is_slot(&self, frame: u32) -> bool {
+        self.of(frame).is_some_and(|(_, tier)| tier.is_file())
     }
 
     /// The tier of a frame, with its number.

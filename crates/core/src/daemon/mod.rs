@@ -249,11 +249,12 @@ impl Daemon {
         self.frames.free_count() + self.replica_frames()
     }
 
-    /// Frames that are free and that the host can give memory to now.
+    /// Frames that are free and that the host can give memory to now, and slots, which need none.
     fn frames_backable<W: World>(&self, world: &W) -> u64 {
         let page_bytes = self.layout.pages.page_bytes();
         let there = world.host_free_bytes().map_or(u64::MAX, |bytes| bytes / page_bytes);
-        there.min(self.frames.free_memory(u32::MAX).into())
+        let (memory, all) = (self.frames.free_memory(u32::MAX), self.frames.free_count());
+        there.min(memory.into()) + u64::from(all - memory)
     }
 
     /// How often this rack's memory was accessed since the process started, for
