@@ -7,7 +7,7 @@
 //! to be durable. Before a slot is sealed again nothing of it is used. A slot's header says whose
 //! page it has and what the bytes add up to: bytes that are not those are an error, never a page.
 
-use crate::addr::PageId;
+use crate::addr::{Generation, PageId};
 use crate::constants::{MOVE_BITMAP_WORDS_MAX, TIER_COPY_BYTES};
 use crate::error::{Error, Result};
 use crate::layout::BLOCK_BYTES;
@@ -15,7 +15,7 @@ use crate::layout::BLOCK_BYTES;
 /// The first word of a header.
 const SLOT_MAGIC: u64 = u64::from_le_bytes(*b"RPSLOT\0\x01");
 /// Words of a header before those of a slab page's objects.
-const HEADER_WORDS: usize = 6;
+const HEADER_WORDS: usize = 8;
 
 /// Bytes before a slot's page: the longest header, in whole blocks.
 pub const SLOT_HEADER_BYTES: u64 =
@@ -56,12 +56,19 @@ pub trait SpillFile {
 
     /// The bytes of these slots are not needed any more. Jobs that are begun later see this done.
     fn punch_slots(&mut self, _first: u32, _count: u32) {}
+
+    /// What [`Daemon::adopt_slots`](crate::daemon::Daemon::adopt_slots) was told of is settled.
+    fn slots_adopted(&mut self) {}
 }
 
 /// What a slot's header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotHeader {
     pub page: PageId,
+    /// Of the slot: what the directory says, or said before.
+    pub generation: Generation,
+    /// The last fencing token of a lock when the page was sealed.
+    pub lock_token: u64,
     /// What the page's bytes add up to, by [`add_to_sum`].
     pub sum: u64,
     /// The state word of the slot's entry: what the page is part of.
@@ -74,7 +81,8 @@ impl SlotHeader {
     /// As the file has it.
     pub fn encode(&self) -> Vec<u8> {
         let count = self.objects.len() as u64;
-        let head = [SLOT_MAGIC, self.page.0, self.sum, self.state, count, 0];
+        let (page, generation) = (self.page.0, self.generation.0);
+        let head = [SLOT_MAGIC, page, self.sum, self.state, count, generation, self.lock_token, 0];
         let words = head.iter().chain(&self.objects);
         let mut bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
         bytes.extend(xxhash_rust::xxh3::xxh3_64(&bytes).to_le_bytes());
@@ -95,6 +103,8 @@ impl SlotHeader {
             page: PageId(word(1)?),
             sum: word(2)?,
             state: word(3)?,
+            generation: Generation(word(5)?),
+            lock_token: word(6)?,
             objects,
         })
     }
@@ -118,7 +128,14 @@ mod tests {
     use super::*;
 
     fn header() -> SlotHeader {
-        SlotHeader { page: PageId(77), sum: 5, state: 0x1_0002, objects: vec![3, 0, u64::MAX] }
+        SlotHeader {
+            page: PageId(77),
+            generation: Generation(9),
+            lock_token: 3,
+            sum: 5,
+            state: 0x1_0002,
+            objects: vec![3, 0, u64::MAX],
+        }
     }
 
     #[test]

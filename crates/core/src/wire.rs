@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 19;
+pub const WIRE_VERSION: u32 = 20;
 
 /// What a page's home knows of it and hands over with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -522,6 +522,15 @@ pub enum MasterCall {
     AwaitGone {
         addr: GAddr,
         bytes: u64,
+    },
+    /// From a daemon with a new region: its rack's spill file still has a page of the region before,
+    /// which is lost until then. Answered with the page's home afterwards. What the directory has
+    /// of the page has to be `from`, or the same slot with a later generation.
+    AdoptPage {
+        /// Where the page was in the lost region.
+        from: PageHome,
+        /// The same slot of the new region.
+        to: PageHome,
     },
 }
 

@@ -348,7 +348,8 @@ impl Daemon {
                 settle_table(world, frame, key.shared().0);
                 continue;
             }
-            settle_table(world, frame, self.open_word(frame, entry.generation, world));
+            let word = self.open_word(frame, entry.generation, world);
+            settle_table(world, frame, word);
         }
         for index in 0..REPLICA_HOMES {
             set_table(world, self.layout.replicas_word(index), 0);

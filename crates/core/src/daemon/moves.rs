@@ -19,15 +19,15 @@
 //!
 //! Source: Rcmp §5.3 (the six steps); DESIGN §3 (moving a page while others use it).
 
+mod adopt;
 mod counting;
+mod parking;
 mod spill;
 mod tiers;
 mod time;
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId};
-use crate::constants::{
-    BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_WAITERS_MAX, MOVES_MAX, SLAB_SHIFT_MIN,
-};
+use crate::constants::{BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVES_MAX, SLAB_SHIFT_MIN};
 use crate::copies;
 use crate::daemon::frames::{FrameEntry, state_offset};
 use crate::daemon::{ClientId, Daemon, Outbox, World, back_metadata, set_table, slab};
@@ -35,6 +35,7 @@ use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
 use crate::seam::{Mutation, Nanos, Probe, Race};
 use crate::wire::{MasterCall, PageHome, PageMetadata, Reply, ReplyFrame, Resolved};
+use parking::ParkedSearch;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiers::TierMove;
 
@@ -111,14 +112,6 @@ struct Arrival {
     since: Option<Nanos>,
 }
 
-/// A search for a page that waits until its move is over.
-#[derive(Clone, Copy, Debug)]
-struct ParkedSearch {
-    asker: Asker,
-    page: PageId,
-    count: u32,
-}
-
 /// All moves that this daemon takes part in.
 #[derive(Default)]
 pub(super) struct Moves {
@@ -135,6 +128,8 @@ pub(super) struct Moves {
     between_tiers: u64,
     /// Whether the spill file has a job of ours, be it of a move that was given up.
     is_file_busy: bool,
+    /// Slots with pages of a lost region, about which the directory is asked.
+    adopting: BTreeSet<u32>,
     pub(super) came: u64,
     pub(super) went: u64,
 }
@@ -202,51 +197,6 @@ impl Daemon {
         match self.is_moving(self.layout.pages.page(addr)) {
             true => Error::Moving { addr, retries: 0 },
             false => else_error,
-        }
-    }
-
-    /// Answers a search, or keeps it until the move of its first page is over.
-    pub(super) fn resolve_or_park<W: World>(
-        &mut self,
-        asker: Asker,
-        page: PageId,
-        count: u32,
-        world: &W,
-    ) -> Option<Result<Reply>> {
-        if !self.is_moving(page) {
-            return Some(self.resolve(page, count, world));
-        }
-        self.moves.parked.retain(|parked| parked.asker != asker);
-        let comes = !self.is_spilled(page) || self.want_back(page);
-        if self.moves.parked.len() >= MOVE_WAITERS_MAX || !comes {
-            let addr = self.layout.pages.join(page, 0);
-            return Some(Err(Error::Moving { addr, retries: 0 }));
-        }
-        world.private().met(Race::SearchParked);
-        self.moves.parked.push(ParkedSearch { asker, page, count });
-        None
-    }
-
-    /// The move of a page is over: the requests that waited for it are answered.
-    pub(super) fn unpark<W: World>(&mut self, page: PageId, world: &mut W) {
-        self.unpark_with(page, None, world);
-    }
-
-    /// As [`Daemon::unpark`]; with an error they hear that.
-    pub(super) fn unpark_with<W: World>(
-        &mut self,
-        page: PageId,
-        error: Option<Error>,
-        world: &mut W,
-    ) {
-        let ready = |parked: &mut ParkedSearch| parked.page == page;
-        let parked: Vec<ParkedSearch> = self.moves.parked.extract_if(.., ready).collect();
-        for ParkedSearch { asker, page, count } in parked {
-            let reply = match &error {
-                Some(error) => Err(error.clone()),
-                None => self.resolve(page, count, world),
-            };
-            self.say(Some(asker), reply, world);
         }
     }
 
@@ -684,7 +634,11 @@ impl Daemon {
             } else if let Some(a) = self.moves.arriving.get(&frame)
                 && let ArrivalStage::Asking(from) = a.stage
             {
-                (from, self.own_home(a.page, frame, a.generation))
+                let to = self.own_home(a.page, frame, a.generation);
+                if self.moves.adopting.contains(&frame) {
+                    return Some((frame, MasterCall::AdoptPage { from, to }));
+                }
+                (from, to)
             } else {
                 continue;
             };

@@ -11,6 +11,7 @@ use rackpool_core::daemon::{Daemon, World, format, read_superblock};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::runtime::daemon::{self as runtime, RackAddress};
 use rackpool_core::runtime::master_link::Call;
+use rackpool_core::spill::SlotHeader;
 use rackpool_core::wire::RegionInfo;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_fabric::{FabricOptions, Target, TargetOptions};
@@ -99,19 +100,35 @@ pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon
             *word = rackpool_mem::process::random_u64().map_err(|e| io_error("getrandom", &e))?;
         }
         format(&mut world, rack, id, layout)?;
+    }
+    // Before others find a region without it.
+    let found = spill.map(|spec| open_spill(spec, rack, is_new, &mut world)).transpose()?;
+    if is_new {
         world.files.publish().map_err(Error::from)?;
     }
     if claim.is_none() && belongs == Belongs::Here && rack.is_divided() {
         // There was nothing to claim when this daemon began.
         claim = Claim::take(world.files.spec()).map_err(Error::from)?;
     }
-    if let Some(spec) = spill {
-        let region_id = read_superblock(world.private())?.region_id;
-        let slots = world.files.tiers().spill().map_or(0, |slots| slots.frame_count);
-        let page_bytes = layout.pages.page_bytes();
-        let opening = SpillOpening { path: spec.path, region_id, slots, page_bytes, is_new };
-        world.spill = Some(SpillThread::open(opening)?);
+    let mut engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
+    if let Some(found) = found.flatten() {
+        engine.adopt_slots(found, &mut world)?;
     }
-    let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
     Ok((world, engine, claim))
+}
+
+/// Opens the spill file of a region that is formatted; what it has of a region before.
+fn open_spill(
+    spec: SpillSpec,
+    rack: RackId,
+    is_new: bool,
+    world: &mut RegionWorld,
+) -> Result<Option<Vec<(u32, SlotHeader)>>> {
+    let region_id = read_superblock(world.private())?.region_id;
+    let slots = world.files.tiers().spill().map_or(0, |slots| slots.frame_count);
+    let (path, page_bytes) = (spec.path, world.files.layout().pages.page_bytes());
+    let opening = SpillOpening { path, rack, region_id, slots, page_bytes, is_new };
+    let (thread, found) = SpillThread::open(opening)?;
+    world.spill = Some(thread);
+    Ok(found)
 }

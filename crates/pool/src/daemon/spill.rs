@@ -4,7 +4,8 @@
 //! In: jobs, one at a time, and slots that are not needed any more, in the order in which they were
 //! said. Out: the ends of jobs, which the loop fetches. A seal is two syncs: the page's bytes are on
 //! the device before the header says so, the header before the engine hears of it. The file begins
-//! with a block that says whose it is; a slot is a header and a page. One daemon has the file: its
+//! with a block that says whose it is, and whether pages of a lost region of the rack are still to
+//! be adopted; a slot is a header and a page. One daemon has the file: its
 //! lock ends with the process.
 //!
 //! Bounds: one job, and an order for each slot that is given back, which is taken before the slot
@@ -12,8 +13,8 @@
 
 use super::io_error;
 use rackpool_core::layout::BLOCK_BYTES;
-use rackpool_core::spill::{SLOT_HEADER_BYTES, SpillDone, SpillJob};
-use rackpool_core::{Error, Result};
+use rackpool_core::spill::{SLOT_HEADER_BYTES, SlotHeader, SpillDone, SpillJob};
+use rackpool_core::{Error, RackId, Result};
 use rackpool_mem::log;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use std::fs::File;
@@ -26,7 +27,10 @@ use tracing::warn;
 
 /// The first word of the file.
 const FILE_MAGIC: u64 = u64::from_le_bytes(*b"RPSPILL\x01");
-const IDENTITY_WORDS: usize = 5;
+const IDENTITY_WORDS: usize = 7;
+/// Of the first block, which words say the region, and whether there is something to be adopted.
+const REGION_WORDS: std::ops::Range<usize> = 1..3;
+const ADOPTING_WORD: usize = 6;
 
 /// What a slot's bytes are read from and written to.
 pub(super) trait SlotStore: Send + 'static {
@@ -60,6 +64,7 @@ impl SlotStore for File {
 /// Which file, of which region, and how long.
 pub(super) struct SpillOpening {
     pub path: PathBuf,
+    pub rack: RackId,
     pub region_id: [u64; 2],
     pub slots: u32,
     pub page_bytes: u64,
@@ -76,20 +81,20 @@ impl SpillOpening {
         BLOCK_BYTES + u64::from(self.slots) * self.slot_bytes()
     }
 
-    /// The first bytes of the file.
-    fn identity(&self) -> Vec<u8> {
+    /// The first words of the file.
+    fn identity(&self, is_adopting: bool) -> [u64; IDENTITY_WORDS] {
         let [high, low] = self.region_id;
-        let words: [u64; IDENTITY_WORDS] =
-            [FILE_MAGIC, high, low, self.page_bytes, u64::from(self.slots)];
-        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        let (rack, slots) = (u64::from(self.rack.0), u64::from(self.slots));
+        [FILE_MAGIC, high, low, self.page_bytes, slots, rack, u64::from(is_adopting)]
     }
 
     fn wrong(&self, what: &str) -> Error {
         Error::BadRegion { reason: format!("the spill file {}: {what}", self.path.display()) }
     }
 
-    /// Opens the file, or makes it for a region that was just made, and locks it.
-    fn open(&self) -> Result<File> {
+    /// Opens the file, or makes it for a region that was just made, and locks it; whether pages of
+    /// a region before may be in it.
+    fn open(&self) -> Result<(File, bool)> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             io_error(&format!("{what} the spill file {}", self.path.display()), error)
         };
@@ -108,28 +113,40 @@ impl SpillOpening {
         if !is_file {
             return Err(self.wrong("it is no file"));
         }
-        if self.is_new {
-            self.format(&file).map_err(|error| failed("make", &error))?;
-            return Ok(file);
-        }
-        let mut found = vec![0; self.identity().len()];
-        file.read_at(&mut found, 0).map_err(|error| failed("read", &error))?;
         let found_bytes = file.metadata().map_err(|error| failed("look at", &error))?.len();
-        if found != self.identity() || found_bytes != self.file_bytes() {
+        let found = match found_bytes {
+            0 => [0; IDENTITY_WORDS],
+            _ => read_identity(&file).map_err(|error| failed("read", &error))?,
+        };
+        let is_adopting = found[ADOPTING_WORD] != 0;
+        let (mut old, mut own) = (found, self.identity(is_adopting));
+        if self.is_new {
+            // Another region of this rack may have been here.
+            old[REGION_WORDS].fill(0);
+            own[REGION_WORDS].fill(0);
+        }
+        if old == own && found_bytes == self.file_bytes() {
+            if self.is_new {
+                write_identity(&file, &self.identity(true))
+                    .map_err(|error| failed("write", &error))?;
+            }
+            return Ok((file, self.is_new || is_adopting));
+        }
+        if !self.is_new || found != [0; IDENTITY_WORDS] {
             return Err(self.wrong(
-                "it is of another region, or of another size: name the one that was made with \
-                 this region, or remove both and lose their data",
+                "it is of another rack or region, or of another size: name the one that was made \
+                 with this region, or remove it and lose its pages",
             ));
         }
-        Ok(file)
+        self.format(&file).map_err(|error| failed("make", &error))?;
+        Ok((file, false))
     }
 
-    /// Whatever was in the file is gone; who it is of comes last.
+    /// Makes a file that is empty; whose it is comes last.
     fn format(&self, file: &File) -> io::Result<()> {
-        file.set_len(0)?;
         file.set_len(self.file_bytes())?;
         file.sync_all()?;
-        file.write_at(&self.identity(), 0)?;
+        write_identity(file, &self.identity(false))?;
         file.sync_all()?;
         // The name as well.
         let parent = self.path.parent().unwrap_or(Path::new("/"));
@@ -137,9 +154,27 @@ impl SpillOpening {
     }
 }
 
+fn read_identity(store: &impl SlotStore) -> io::Result<[u64; IDENTITY_WORDS]> {
+    let mut bytes = [0; 8 * IDENTITY_WORDS];
+    store.read_at(&mut bytes, 0)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok(std::array::from_fn(|index| u64::from_le_bytes(words[index])))
+}
+
+fn write_identity(store: &impl SlotStore, words: &[u64; IDENTITY_WORDS]) -> io::Result<()> {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    store.write_at(&bytes, 0)?;
+    store.sync()
+}
+
 enum Order {
     Job(SpillJob),
-    Punch { first: u32, count: u32 },
+    Punch {
+        first: u32,
+        count: u32,
+    },
+    /// What was to be adopted has been.
+    Adopted,
 }
 
 /// The thread, as the poll loop sees it. It ends with this.
@@ -150,19 +185,23 @@ pub(super) struct SpillThread {
 }
 
 impl SpillThread {
-    /// Opens the file and begins to serve it.
+    /// Opens the file and begins to serve it. If pages of a region before may be in it: the headers
+    /// of all slots that have one.
     ///
     /// # Errors
     /// `bad-region` for a file that is not this region's, or that is gone; `io`.
-    pub(super) fn open(opening: SpillOpening) -> Result<SpillThread> {
-        let file = opening.open()?;
-        SpillThread::start(file, opening)
+    pub(super) fn open(
+        opening: SpillOpening,
+    ) -> Result<(SpillThread, Option<Vec<(u32, SlotHeader)>>)> {
+        let (store, is_adopting) = opening.open()?;
+        let file = SpillSlots { store, opening };
+        let found = is_adopting.then(|| file.headers()).transpose()?;
+        Ok((SpillThread::start(file)?, found))
     }
 
-    fn start(store: impl SlotStore, opening: SpillOpening) -> Result<SpillThread> {
+    fn start(file: SpillSlots<impl SlotStore>) -> Result<SpillThread> {
         let (orders, queue) = channel();
         let (end, ends) = channel();
-        let file = SpillSlots { store, opening };
         let thread = log::spawn("rackpool-spill", move || file.serve(&queue, &end))
             .map_err(|error| io_error("spill thread", &error))?;
         Ok(SpillThread { orders: Some(orders), ends, thread: Some(thread) })
@@ -174,6 +213,10 @@ impl SpillThread {
 
     pub(super) fn punch(&mut self, first: u32, count: u32) {
         self.order(Order::Punch { first, count });
+    }
+
+    pub(super) fn adopted(&mut self) {
+        self.order(Order::Adopted);
     }
 
     fn order(&self, order: Order) {
@@ -219,7 +262,27 @@ impl<S: SlotStore> SpillSlots<S> {
                     }
                 }
                 Order::Punch { first, count } => self.punch(first, count),
+                Order::Adopted => self.adopted(),
             }
+        }
+    }
+
+    /// What the slots have that have a page.
+    fn headers(&self) -> Result<Vec<(u32, SlotHeader)>> {
+        let mut found = Vec::new();
+        for slot in 0..self.opening.slots {
+            let SpillDone::Read(bytes) = self.run(&SpillJob::ReadHeader { slot })? else {
+                continue;
+            };
+            found.extend(SlotHeader::decode(&bytes).map(|header| (slot, header)));
+        }
+        Ok(found)
+    }
+
+    /// If this fails, it is found out once more what was adopted.
+    fn adopted(&self) {
+        if let Err(error) = write_identity(&self.store, &self.opening.identity(false)) {
+            warn!(target: "daemon", "writing {}: {error}", self.opening.path.display());
         }
     }
 
@@ -277,6 +340,7 @@ impl<S: SlotStore> SpillSlots<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rackpool_core::{Generation, PageId};
     use rackpool_mem::temporary::TemporaryDir;
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
@@ -284,7 +348,14 @@ mod tests {
     const PAGE: u64 = 8192;
 
     fn opening(path: PathBuf, is_new: bool) -> SpillOpening {
-        SpillOpening { path, region_id: [1, 2], slots: 4, page_bytes: PAGE, is_new }
+        SpillOpening {
+            path,
+            rack: RackId(3),
+            region_id: [1, 2],
+            slots: 4,
+            page_bytes: PAGE,
+            is_new,
+        }
     }
 
     fn ended(thread: &mut SpillThread) -> Result<SpillDone> {
@@ -314,10 +385,11 @@ mod tests {
     fn what_is_written_to_a_slot_is_there_for_the_next_daemon_and_gone_once_punched() {
         let dir = TemporaryDir::new(&std::env::temp_dir(), "spill").unwrap();
         let path = dir.path().join("rack0.spill");
-        let mut thread = SpillThread::open(opening(path.clone(), true)).unwrap();
+        let (mut thread, found) = SpillThread::open(opening(path.clone(), true)).unwrap();
+        assert_eq!(found, None);
         (0..4).for_each(|slot| spilled(&mut thread, slot));
         drop(thread);
-        let mut thread = SpillThread::open(opening(path.clone(), false)).unwrap();
+        let (mut thread, _) = SpillThread::open(opening(path.clone(), false)).unwrap();
         thread.punch(1, 2);
         for slot in 0..4 {
             let expected = if (1..3).contains(&slot) { 0 } else { slot as u8 + 1 };
@@ -343,12 +415,44 @@ mod tests {
             SpillOpening { region_id: [1, 3], ..mine() },
             SpillOpening { slots: 5, ..mine() },
             SpillOpening { page_bytes: 2 * PAGE, ..mine() },
+            SpillOpening { rack: RackId(4), is_new: true, ..mine() },
         ] {
             assert_eq!(SpillThread::open(other).err().unwrap().code(), "bad-region");
         }
         drop(SpillThread::open(mine()).unwrap());
         File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
         assert_eq!(SpillThread::open(mine()).err().unwrap().code(), "bad-region");
+    }
+
+    #[test]
+    fn a_new_region_of_the_rack_hears_of_the_slots_until_it_has_adopted_them() {
+        let dir = TemporaryDir::new(&std::env::temp_dir(), "spill").unwrap();
+        let path = dir.path().join("rack0.spill");
+        let (mut thread, _) = SpillThread::open(opening(path.clone(), true)).unwrap();
+        let header = SlotHeader {
+            page: PageId(9),
+            generation: Generation(2),
+            lock_token: 0,
+            sum: 1,
+            state: 2,
+            objects: Vec::new(),
+        };
+        let seal = SpillJob::Seal { slot: 2, header: header.encode() };
+        assert_eq!(done(&mut thread, seal), Ok(SpillDone::Sealed));
+        drop(thread);
+        let found = Some(vec![(2, header)]);
+        let next = |is_new| SpillOpening { region_id: [8, 9], ..opening(path.clone(), is_new) };
+        // The second daemon finds the region and the file as the first one left them.
+        for is_new in [true, false] {
+            let (_, told) = SpillThread::open(next(is_new)).unwrap();
+            assert_eq!(told, found);
+        }
+        let (mut thread, _) = SpillThread::open(next(false)).unwrap();
+        thread.adopted();
+        drop(thread);
+        assert_eq!(SpillThread::open(next(false)).unwrap().1, None);
+        let old = SpillThread::open(opening(path.clone(), false)).err().unwrap();
+        assert_eq!(old.code(), "bad-region", "the region before has no file any more");
     }
 
     /// Says what it was asked, and fails from some call on.
@@ -386,7 +490,8 @@ mod tests {
     #[test]
     fn bytes_are_on_the_device_before_the_header_and_that_before_the_end() {
         let script = Script::default();
-        let mut thread = SpillThread::start(script.clone(), opening("/".into(), true)).unwrap();
+        let file = SpillSlots { store: script.clone(), opening: opening("/".into(), true) };
+        let mut thread = SpillThread::start(file).unwrap();
         spilled(&mut thread, 0);
         assert_eq!(*script.calls.lock().unwrap(), ["bytes", "sync", "header", "sync"]);
     }
@@ -394,7 +499,8 @@ mod tests {
     #[test]
     fn an_error_of_the_device_is_the_end_of_the_job_and_the_next_one_is_served() {
         let script = Script { fails: true, ..Script::default() };
-        let mut thread = SpillThread::start(script, opening("/f".into(), true)).unwrap();
+        let file = SpillSlots { store: script, opening: opening("/f".into(), true) };
+        let mut thread = SpillThread::start(file).unwrap();
         thread.punch(0, 4);
         for _ in 0..2 {
             let data = vec![1; PAGE as usize];

@@ -123,6 +123,12 @@ impl SpillFile for RegionWorld {
             spill.punch(first, count);
         }
     }
+
+    fn slots_adopted(&mut self) {
+        if let Some(spill) = &mut self.spill {
+            spill.adopted();
+        }
+    }
 }
 
 impl World for RegionWorld {

@@ -124,14 +124,15 @@ impl Daemon {
 
     /// All of a page is written: its slot becomes durable with what it is.
     fn seal<W: World>(&mut self, tier_move: &TierMove, world: &mut W) -> Result<TierMove> {
-        let TierMove { page, from, to, sum, .. } = *tier_move;
+        let TierMove { page, from, to, generation, sum, .. } = *tier_move;
         let entry = FrameEntry::load_checked(world.private(), from);
         let objects = match entry.shift {
             0 => Vec::new(),
             shift => self.slabs.bitmap_words(world.private(), from, shift)?,
         };
         let state = entry.state_word(FrameState::Home);
-        let header = SlotHeader { page, sum, state, objects }.encode();
+        let lock_token = self.locks.token_last();
+        let header = SlotHeader { page, generation, lock_token, sum, state, objects }.encode();
         let slot = self.slot(to);
         self.begin_job(SpillJob::Seal { slot, header }, world);
         if world.private().mutated(Mutation::SkipSeal) {

@@ -46,7 +46,7 @@ pub(super) struct TierMove {
     pub(super) from: u32,
     pub(super) to: u32,
     /// Of the page in its new frame.
-    generation: Generation,
+    pub(super) generation: Generation,
     pub(super) stage: TierMoveStage,
     /// What the pieces so far add up to, and what all of them have to.
     pub(super) sum: u64,
@@ -241,7 +241,8 @@ impl Daemon {
         world: &mut W,
     ) {
         let Some(tier_move) = self.moves.between.take_if(|one| one.to == frame) else {
-            return self.settle_frame(frame, home, world);
+            self.settle_frame(frame, home, world);
+            return self.note_adopted(frame, world);
         };
         let TierMove { page, from, to, .. } = tier_move;
         if ![from, to].into_iter().any(|frame| self.frames.is_slot(frame)) {
