@@ -340,3 +340,62 @@ fn what_a_session_owns_is_not_spilled() {
     assert_eq!(rig.world.private_mem().peek(state) & 0xff, 2);
     finish(rig);
 }
+
+/// Pages, objects and a run, of which most are in slots; then the machine starts again.
+fn rebooted(effects: Option<u64>) -> Rig {
+    let mut rig = spilling();
+    rig.alloc(0, 64, false);
+    alloc_pages(&mut rig, 9);
+    rig.quiesce();
+    let in_slots = spilled(&rig);
+    assert!(in_slots >= 6, "{in_slots} in slots");
+    rig.reboot(effects);
+    assert_eq!(rig.live.len(), in_slots);
+    rig
+}
+
+#[test]
+fn after_a_reboot_pages_in_slots_are_back_with_each_byte_and_no_others() {
+    let mut rig = rebooted(None);
+    rig.join(0);
+    rig.quiesce();
+    assert!(!rig.world.spill.is_adopting, "it is told that they are");
+    let stats = rig.daemon.as_ref().unwrap().stats(&rig.world);
+    assert_eq!(stats.allocations, rig.live.len() as u64);
+    read_all(&mut rig);
+    alloc_pages(&mut rig, 6);
+    finish(rig);
+}
+
+#[test]
+fn a_crash_at_any_effect_of_an_adoption_loses_none_of_them() {
+    let crashes = |at: u64| {
+        let mut rig = rebooted(Some(at));
+        rig.join(0);
+        rig.quiesce();
+        let crashed = rig.world.fuse.burnt.get();
+        rig.world.fuse.disarm();
+        assert!(!rig.world.spill.is_adopting);
+        read_all(&mut rig);
+        finish(rig);
+        crashed
+    };
+    let effects = (0..).take_while(|at| crashes(*at)).count();
+    println!("{effects} effects");
+    assert!(effects > 50, "an adoption has only {effects} effects");
+}
+
+#[test]
+fn what_the_directory_does_not_have_in_a_slot_is_given_back() {
+    let mut rig = spilling();
+    alloc_pages(&mut rig, 9);
+    rig.quiesce();
+    let gone = rig.live.keys().copied().find(|addr| is_spilled(&rig, GAddr(*addr))).unwrap();
+    let page = rig.world.layout.pages.page(GAddr(gone));
+    rig.world.master.pages.remove(&page.0);
+    rig.reboot(None);
+    rig.join(0);
+    rig.quiesce();
+    assert_eq!(rig.world.spill.used(), rig.live.len());
+    finish(rig);
+}

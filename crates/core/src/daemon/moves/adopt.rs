@@ -53,6 +53,7 @@ impl Daemon {
         Ok(())
     }
 
+    /// What a header says is looked at as what another rack says.
     fn adopt_slot<W: World>(
         &mut self,
         frame: u32,
@@ -61,36 +62,32 @@ impl Daemon {
     ) -> Result<()> {
         let (page, old) = (header.page, header.generation);
         let from = PageHome { page, rack: self.rack, frame: FrameIndex(frame), generation: old };
-        if let Some(arrival) = self.moves.arriving.get_mut(&frame) {
-            // The daemon before died before it had the answer.
-            if arrival.page == page {
-                arrival.stage = ArrivalStage::Asking(from);
-                self.moves.adopting.insert(frame);
-            }
-            return Ok(());
-        }
+        // If the daemon before died before it had the answer, attach has found the frame.
+        let is_taken = self.moves.arriving.get(&frame).is_some_and(|one| one.page == page);
         let is_page = page.0 != 0 && page <= self.layout.pages.page_id_max();
         let is_new = !self.frames.by_page.contains_key(&page.0) && !self.frames.is_unused_id(page);
         let is_free = self.frames.free_in(&(frame..frame + 1), 1) == 1;
-        let Some(keep) = metadata_of(header).filter(|_| is_page && is_new && is_free) else {
-            return Ok(());
-        };
-        self.take_slot(frame, page, &keep, world)?;
-        if let Some(arrival) = self.moves.arriving.get_mut(&frame) {
-            arrival.stage = ArrivalStage::Asking(from);
-            self.moves.adopting.insert(frame);
-            self.moves.questions.push_back(frame);
+        let may_come = is_taken || is_page && is_new && is_free;
+        let Some(keep) = metadata_of(header).filter(|_| may_come) else { return Ok(()) };
+        if !is_taken {
+            self.take_slot(frame, page, from, world)?;
         }
+        if self.store_keep(frame, &keep, world).is_err() {
+            self.drop_arrival(frame, "its header makes no sense", world);
+            return Ok(());
+        }
+        let arrival = self.moves.arriving.get_mut(&frame).expect("it is taken");
+        arrival.stage = ArrivalStage::Asking(from);
+        self.moves.adopting.insert(frame);
         Ok(())
     }
 
-    /// Makes a slot the new home of its page, as far as the directory will agree; what its header
-    /// says is looked at as what another rack says.
+    /// Makes a slot the new home of its page, as far as the directory will agree.
     fn take_slot<W: World>(
         &mut self,
         frame: u32,
         page: PageId,
-        keep: &PageMetadata,
+        from: PageHome,
         world: &mut W,
     ) -> Result<()> {
         let range = frame..frame + 1;
@@ -102,12 +99,10 @@ impl Daemon {
         FrameEntry::arriving(page, generation).store(world.private(), taken);
         self.frames.by_page.insert(page.0, taken);
         let (record, asker, since) = (NOBODY, None, None);
-        let stage = ArrivalStage::Filling;
+        let stage = ArrivalStage::Asking(from);
         let arrival = Arrival { page, generation, record, asker, stage, since };
         self.moves.arriving.insert(taken, arrival);
-        if self.store_keep(taken, keep, world).is_err() {
-            self.drop_arrival(taken, "its header makes no sense", world);
-        }
+        self.moves.questions.push_back(taken);
         Ok(())
     }
 

@@ -301,6 +301,29 @@ impl Rig {
         Rig::on(TestWorld { tiers, ..TestWorld::new(memory_frames + slots) })
     }
 
+    /// The machine starts again, with nothing in its memory; the spill file and the master have what
+    /// they had. What was in memory is lost, and with it all clients. Ends at that effect once.
+    pub fn reboot(&mut self, effects: Option<u64>) {
+        let tiers = self.world.tiers.clone();
+        let old = &mut self.world;
+        let (mut spill, mut master) =
+            (std::mem::take(&mut old.spill), std::mem::take(&mut old.master));
+        let first_slot = tiers.spill().expect("it has a spill file").first_frame;
+        master.pages.retain(|_, home| home.frame.0 >= first_slot);
+        let is_there =
+            |addr: &u64| master.pages.contains_key(&old.layout.pages.page(GAddr(*addr)).0);
+        self.live.retain(|addr, _| is_there(addr));
+        self.words.retain(|addr, _| is_there(addr));
+        self.clients.clear();
+        spill.is_adopting = true;
+        let fresh = TestWorld { tiers, spill, ..TestWorld::new(old.layout.frame_count) };
+        self.world = TestWorld { master, ..fresh }.format();
+        if let Some(effects) = effects {
+            self.world.fuse.arm(effects);
+        }
+        self.start();
+    }
+
     fn on(world: TestWorld) -> Rig {
         let mut rig = Rig {
             world: world.format(),
@@ -365,6 +388,10 @@ impl Rig {
             let world = &mut self.world;
             let attached = catch_unwind(AssertUnwindSafe(|| {
                 let mut daemon = Daemon::attach(world, RACK, Some(world.layout.pages)).unwrap();
+                if world.spill.is_adopting {
+                    let found = world.spill.headers();
+                    daemon.adopt_slots(found, world).unwrap();
+                }
                 daemon.master_up(world);
                 daemon
             }));

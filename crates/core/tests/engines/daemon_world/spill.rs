@@ -2,7 +2,7 @@
 //! when it ends; a daemon that dies meanwhile leaves it at that.
 
 use super::TestWorld;
-use rackpool_core::spill::{SLOT_HEADER_BYTES, SpillDone, SpillFile, SpillJob};
+use rackpool_core::spill::{SLOT_HEADER_BYTES, SlotHeader, SpillDone, SpillFile, SpillJob};
 use rackpool_core::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -22,6 +22,8 @@ pub struct TestSpill {
     pub is_slow: bool,
     /// Jobs that were begun.
     pub begun: u64,
+    /// Whether pages of a lost region are to be adopted.
+    pub is_adopting: bool,
 }
 
 impl TestSpill {
@@ -33,6 +35,12 @@ impl TestSpill {
     /// Flips a bit of the page in a slot.
     pub fn damage(&mut self, slot: u32) {
         self.slots.get_mut(&slot).expect("the slot was written").page[17] ^= 4;
+    }
+
+    /// What the headers say of slots that have one.
+    pub fn headers(&self) -> Vec<(u32, SlotHeader)> {
+        let decoded = |(slot, of): (&u32, &Slot)| Some((*slot, SlotHeader::decode(&of.header)?));
+        self.slots.iter().filter_map(decoded).collect()
     }
 
     pub fn used(&self) -> usize {
@@ -99,5 +107,10 @@ impl SpillFile for TestWorld {
         for slot in first..first + count {
             self.spill.slots.remove(&slot);
         }
+    }
+
+    fn slots_adopted(&mut self) {
+        self.fuse.burn();
+        self.spill.is_adopting = false;
     }
 }
