@@ -158,3 +158,43 @@ fn a_region_and_its_spill_file_belong_together() {
     stage.start_daemon(0);
     stage.finish();
 }
+
+#[test]
+fn after_a_reboot_pages_in_the_spill_file_are_back_and_those_in_memory_are_lost() {
+    const PAGES: u64 = 100;
+    let _turn = busy();
+    let mut stage = Stage::with_spill("size=2M&pages=64K", "16M");
+    let pool = stage.pool(0, Tcp);
+    let mut handle = pool.handle().unwrap();
+    let bytes = handle.page_bytes();
+    let page = |handle: &mut Handle| {
+        let addr = handle.alloc(bytes, Placement::Local).unwrap();
+        let one = Filled { addr, bytes, version: 1 };
+        one.write(handle);
+        one
+    };
+    let filled: Vec<Filled> = (0..PAGES).map(|_| page(&mut handle)).collect();
+    stage.kill_daemon(0);
+    stage.remove_region(0);
+    stage.start_daemon(0);
+    drop((handle, pool));
+    let pool = stage.pool(0, Tcp);
+    let mut handle = pool.handle().unwrap();
+    let mut lost = 0;
+    for one in &filled {
+        match handle.read(one.addr, &mut [0; 8]) {
+            Err(error) if error.code() == "lost" => lost += 1,
+            _ => one.check(&mut handle),
+        }
+    }
+    // No more than memory had, and the directory counts the same.
+    assert!((1..=32).contains(&lost), "{lost} of {PAGES} pages are lost");
+    assert_eq!(handle.admin().pool_stats().unwrap().master.pages_lost, lost);
+    // The next daemon has nothing to adopt.
+    stage.kill_daemon(0);
+    stage.start_daemon(0);
+    let found = filled.iter().find(|one| handle.read(one.addr, &mut [0; 8]).is_ok());
+    found.expect("most of them are there").check(&mut handle);
+    drop((handle, pool));
+    stage.finish();
+}

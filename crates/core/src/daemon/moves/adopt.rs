@@ -28,8 +28,8 @@ fn metadata_of(header: SlotHeader) -> Option<PageMetadata> {
 }
 
 impl Daemon {
-    /// Takes over what the spill file has of the rack's region before. To be called after attach and
-    /// before [`Daemon::master_up`], as long as [`SpillFile::slots_adopted`] was not called for it.
+    /// Takes over what the spill file has of the rack's region before. To be called after attach
+    /// and before [`Daemon::master_up`], as long as [`SpillFile::slots_adopted`] was not called.
     ///
     /// # Errors
     /// If there is no memory for the metadata of slots.

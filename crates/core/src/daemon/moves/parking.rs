@@ -1,5 +1,5 @@
-//! Searches for pages that are shut or not in memory: they wait at the daemon until the page is open
-//! again, so that no client spins.
+//! Searches for pages that are shut or not in memory: they wait at the daemon until the page is
+//! open again, so that no client spins.
 
 use super::Asker;
 use crate::addr::PageId;

@@ -301,8 +301,8 @@ impl Rig {
         Rig::on(TestWorld { tiers, ..TestWorld::new(memory_frames + slots) })
     }
 
-    /// The machine starts again, with nothing in its memory; the spill file and the master have what
-    /// they had. What was in memory is lost, and with it all clients. Ends at that effect once.
+    /// The machine starts again, with nothing in its memory; the spill file and the master have
+    /// what they had. What was in memory is lost, and with it all clients. Ends at that effect once.
     pub fn reboot(&mut self, effects: Option<u64>) {
         let tiers = self.world.tiers.clone();
         let old = &mut self.world;
