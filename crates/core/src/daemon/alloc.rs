@@ -304,19 +304,20 @@ impl Daemon {
             return AllocOutcome::Waits;
         }
         let (count, range) = (wanted.count, &wanted.range);
-        let free = self.frames.free_in(range, count);
-        if free < count {
+        let needed = count + self.kept_for_returns();
+        let free = self.frames.free_in(range, needed);
+        if free < needed {
             let found = free
                 + self.freeing.coming(range)
                 + self.coming_from_tier_move(range)
                 + self.slabs.empty_in(range)
                 + self.spillable(range);
-            if found + self.replicas_for(ticket.record, range) < count {
+            if found + self.replicas_for(ticket.record, range) < needed {
                 return AllocOutcome::Answer(Err(self.full_for(ticket)));
             }
             world.private().met(Race::WaitedForFrames);
             self.free_cached_pages(world);
-            self.take_replicas(count.saturating_sub(found), range, world);
+            self.take_replicas(needed.saturating_sub(found), range, world);
             return AllocOutcome::Waits;
         }
         if !self.frames.ids_fit(count) || world.private().rare(Rare::PageIdsExhausted) {

@@ -423,7 +423,8 @@ impl Daemon {
             return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
         }
         let all = self.frames.memory();
-        if self.frames.free_memory(1) == 0 {
+        let kept = self.kept_for_returns();
+        if self.frames.free_memory(kept + 1) <= kept {
             let coming = (self.freeing.coming(&all) + self.coming_from_tier_move(&all)) as usize;
             let coming = coming + self.spillable(&all) as usize;
             if self.replicas_for(record, &all) == 0 && coming <= self.moves.awaited.len() {

@@ -6,6 +6,9 @@
 //! a time; the move itself is in `moves/spill.rs`. A page in a slot is to all others as one that
 //! moves: searches for it wait, what cannot wait hears `moving`, and both have it come back.
 //!
+//! If all slots have a page one frame of memory stays free: two pages can change places as long as
+//! there is one place more than pages.
+//!
 //! Bounds: a sample of frames a look, from where the last one ended, so that a page that came back
 //! is looked at last; a rest for a page that could not go. Without a page that can go nothing is
 //! promised for a while, so that requests hear `full`. A page is not spilled while a lock in it is
@@ -164,6 +167,12 @@ impl Daemon {
         used.min(self.frames.free_in(&slots, used))
     }
 
+    /// Frames of memory that are not given out, so that pages can still come back.
+    pub(super) fn kept_for_returns(&self) -> u32 {
+        let slots = self.frames.slots();
+        u32::from(!slots.is_empty() && self.frames.free_in(&slots, 1) == 0)
+    }
+
     /// Begins what is to be done next between memory and the spill file. Without a master nothing
     /// is begun: it could not be ended.
     pub(super) fn serve_spill<W: World>(&mut self, world: &mut W) {
@@ -178,9 +187,10 @@ impl Daemon {
             self.unpark(page, world);
         }
         let requests = self.frames_asked_for();
-        let (free, wanted) = (self.frames.free_memory(u32::MAX), self.spilling.wanted.front());
+        let free = self.frames.free_memory(u32::MAX);
+        let wanted = self.spilling.wanted.front().copied();
         let comes_first = requests <= free || self.spilling.went >= 2;
-        if let Some(page) = wanted.copied()
+        if let Some(page) = wanted
             && free > 0
             && comes_first
         {
@@ -190,6 +200,15 @@ impl Daemon {
                 self.return_failed(page, error, world);
             }
             return;
+        }
+        if let Some(page) = wanted
+            && free == 0
+            && self.heat.now < self.spilling.stuck_until
+        {
+            // Nothing makes room for it.
+            self.spilling.wanted.pop_front();
+            let error = self.full(self.layout.pages.page_bytes());
+            return self.unpark_with(page, Some(error), world);
         }
         let coming = self.freeing.coming(&self.frames.memory());
         let asked = requests + u32::from(!self.spilling.wanted.is_empty());
