@@ -113,7 +113,7 @@ impl SlotHeader {
 /// Adds the next piece of a page to what its pieces before add up to, 0 at its begin. All pieces
 /// but the last have [`TIER_COPY_BYTES`].
 pub fn add_to_sum(sum: u64, piece: &[u8]) -> u64 {
-    debug_assert!(piece.len() as u64 <= TIER_COPY_BYTES, "a piece of {} bytes", piece.len());
+    assert!(piece.len() as u64 <= TIER_COPY_BYTES, "a piece of {} bytes", piece.len());
     xxhash_rust::xxh3::xxh3_64_with_seed(piece, sum)
 }
 

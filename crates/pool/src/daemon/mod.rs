@@ -198,7 +198,7 @@ impl DaemonOptions {
     /// The memory of the whole rack; with a spill file, with the slots of one shard behind it.
     fn spec(&self) -> Result<MemorySpec> {
         let wrong = |error: SpecError| Error::Config { reason: error.to_string() };
-        let memory = self.memory.parse().map_err(wrong)?;
+        let memory = self.memory.parse::<MemorySpec>().map_err(wrong)?;
         match self.spill_spec()? {
             Some(spill) => spill.behind(memory).map_err(wrong),
             None => Ok(memory),

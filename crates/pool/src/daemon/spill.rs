@@ -132,7 +132,9 @@ impl SpillOpening {
             }
             return Ok((file, self.is_new || is_adopting));
         }
-        if !self.is_new || found != [0; IDENTITY_WORDS] {
+        // Empty, or cut off before it was made; no file of anything else.
+        let is_blank = found == [0; IDENTITY_WORDS];
+        if !self.is_new || !is_blank || ![0, self.file_bytes()].contains(&found_bytes) {
             return Err(self.wrong(
                 "it is of another rack or region, or of another size: name the one that was made \
                  with this region, or remove it and lose its pages",
