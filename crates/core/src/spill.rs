@@ -97,7 +97,7 @@ impl SlotHeader {
         let count = usize::try_from(word(4)?).ok()?;
         let end = HEADER_WORDS + count.min(MOVE_BITMAP_WORDS_MAX);
         let sum = xxhash_rust::xxh3::xxh3_64(bytes.get(..8 * end)?);
-        let is_whole = word(0)? == SLOT_MAGIC && end == HEADER_WORDS + count;
+        let is_whole = word(0)? == SLOT_MAGIC && count <= MOVE_BITMAP_WORDS_MAX;
         let objects = (HEADER_WORDS..end).map(word).collect::<Option<Vec<u64>>>()?;
         (is_whole && word(end)? == sum).then_some(SlotHeader {
             page: PageId(word(1)?),

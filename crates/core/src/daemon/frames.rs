@@ -238,7 +238,11 @@ impl Frames {
 
     /// How many frames of memory are free; if more than `enough`, perhaps only some of them.
     pub(super) fn free_memory(&self, enough: u32) -> u32 {
-        self.free_in(&self.memory(), enough)
+        if self.slots().is_empty() {
+            self.free_count()
+        } else {
+            self.free_in(&self.memory(), enough)
+        }
     }
 
     /// Whether a page may be in two frames, because it moves between them.

@@ -187,7 +187,8 @@ impl Daemon {
             self.unpark(page, world);
         }
         let requests = self.frames_asked_for();
-        let free = self.frames.free_memory(u32::MAX);
+        let reserve = (self.frames.memory().end / SPILL_RESERVE).clamp(1, SPILL_RESERVE_MAX);
+        let free = self.frames.free_memory(requests.saturating_add(1).max(reserve));
         let wanted = self.spilling.wanted.front().copied();
         let comes_first = requests <= free || self.spilling.went >= 2;
         if let Some(page) = wanted
@@ -211,9 +212,8 @@ impl Daemon {
             return self.unpark_with(page, Some(error), world);
         }
         let coming = self.freeing.coming(&self.frames.memory());
-        let asked = requests + u32::from(!self.spilling.wanted.is_empty());
+        let asked = requests.saturating_add(u32::from(wanted.is_some()));
         let is_forced = free + coming < asked;
-        let reserve = (self.frames.memory().end / SPILL_RESERVE).clamp(1, SPILL_RESERVE_MAX);
         if is_forced || free + coming < reserve {
             self.spill_a_page(is_forced, world);
         }
