@@ -232,7 +232,13 @@ impl Daemon {
     fn spill_a_page<W: World>(&mut self, is_forced: bool, world: &mut W) {
         let (now, slots) = (self.heat.now, self.frames.slots());
         let waits = if is_forced { self.spilling.stuck_until } else { self.spilling.look_at };
-        if now < waits || self.frames.free_in(&slots, 1) == 0 {
+        if now < waits {
+            return;
+        }
+        if self.frames.free_in(&slots, 1) == 0 {
+            if is_forced {
+                self.spilling.give_up(now);
+            }
             return;
         }
         self.spilling.look_at = now.saturating_add(TIER_LOOK_NS);
