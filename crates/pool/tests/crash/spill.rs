@@ -96,10 +96,12 @@ fn killed_daemons_and_masters_lose_no_page_between_memory_and_the_spill_file() {
     let pool = stage.pool(0, Tcp);
     let mut handle = pool.handle().unwrap();
     let mut filled = fill(&mut handle, 8 << 20, &mut random);
+    drop(handle);
     let is_over = AtomicBool::new(false);
     let mut worker = random.clone();
     let (reads, mut filled) = std::thread::scope(|scope| {
         let work = scope.spawn(|| {
+            let mut handle = pool.handle().unwrap();
             let mut reads = 0_u32;
             // Relaxed: nothing else is told by it.
             while !is_over.load(Ordering::Relaxed) {
