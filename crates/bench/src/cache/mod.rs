@@ -13,5 +13,7 @@ pub mod tiering;
 mod tiering_advice;
 mod tiering_engines;
 mod tiering_load;
+mod tiering_virtual;
 pub mod tiering_os;
 pub mod workload;
+pub mod workload_load;

@@ -240,7 +240,7 @@ impl Case<'_> {
 
     /// What both memories deliver to a tool that measures them.
     fn measured(&self) -> [f64; 2] {
-        let streams = Trace::streams(30 * CORES, MEASURED_RUN_LINES, 1 << 28);
+        let streams = Trace::streams(30 * CORES, MEASURED_RUN_LINES, 1 << 28, false);
         let measured = |place| play(&streams, &self.devices, place, CLOSED).gbytes_per_s();
         [measured(Place::Near)[0], measured(Place::Far)[1]]
     }

@@ -41,8 +41,8 @@
 mod case;
 pub mod claims;
 pub mod cpu;
-mod replay;
-mod trace;
+pub(crate) mod replay;
+pub(crate) mod trace;
 
 use crate::cache::workload::all;
 use crate::run::{BenchError, Size};
@@ -53,8 +53,8 @@ use rackpool_sim::time::Ps;
 use replay::{Devices, Load, Place, play};
 use trace::{EngineMemory, KeyedWorkload, Trace, TraceOptions, hit_ratio, record};
 
-const ENGINES: usize = 3;
-const CORES: usize = 60;
+pub(crate) const ENGINES: usize = 3;
+pub(crate) const CORES: usize = 60;
 /// Lines that a core reads at once.
 const LINES_MAX: usize = 16;
 /// Between a core and a memory's channel, both ways together.
@@ -73,9 +73,9 @@ const PAGE_BYTES: u64 = 4096;
 /// Most by which what half of the memory in CXL costs may differ between two scaled sizes for them
 /// to agree.
 const SIZES_OFF_PERCENT_MAX: f64 = 3.0;
-const CXL: (&str, usize) = ("cxl:70:10.625:ddr5-4800", 4);
+pub(crate) const CXL: (&str, usize) = ("cxl:70:10.625:ddr5-4800", 4);
 /// What the study's bandwidth of DDR memory may mean, in sub-channels of DDR5-4800.
-const DDR: [(&str, usize); 2] = [("DDR 307 GB/s", 16), ("DDR 38 GB/s", 2)];
+pub(crate) const DDR: [(&str, usize); 2] = [("DDR 307 GB/s", 16), ("DDR 38 GB/s", 2)];
 
 /// Fewest and most keys among which those are searched that give the study's hits, times as many as
 /// CacheBench has …
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn streams_take_what_a_memory_has_and_weights_add_the_other() {
         let devices = Devices { near: ("constant:100:8", 2), far: ("constant:200:4", 2) };
-        let trace = Trace::streams(12_000, 64, 1 << 28);
+        let trace = Trace::streams(12_000, 64, 1 << 28, false);
         let load = Load { cores: CORES, every: None };
         let rate = |place| play(&trace, &devices, place, load).gbytes_per_s().iter().sum::<f64>();
         let rates = [Place::Near, Place::Far, Place::Weighted(2, 1)].map(rate);
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn an_operation_alone_takes_the_sum_of_what_it_waits_for() {
         let devices = Devices { near: ("constant:100:64", 1), far: ("constant:200:64", 1) };
-        let trace = Trace::streams(600, 16, 1 << 28);
+        let trace = Trace::streams(600, 16, 1 << 28, false);
         let load = Load { cores: ENGINES, every: Some(Ps::us(10)) };
         for (place, ns) in [(Place::Near, 100.0), (Place::Far, 200.0)] {
             // Sixteen lines one nanosecond after the other.

@@ -114,12 +114,15 @@ impl Trace {
     }
 
     /// Each operation reads a run of lines, all at once, from one place of `span` bytes after the
-    /// other: what a tool does that measures bandwidth.
-    pub fn streams(ops: usize, run_lines: u64, span: u64) -> Trace {
+    /// other, or stores it, for which it is read first: what a tool does that measures bandwidth.
+    pub fn streams(ops: usize, run_lines: u64, span: u64, are_stores: bool) -> Trace {
         let mut trace = Trace::default();
         for op in 0..ops as u64 {
             let first = op * run_lines % (span / LINE_BYTES);
-            trace.lines.extend((first..first + run_lines).map(|number| Line(number << 2)));
+            for number in first..first + run_lines {
+                trace.lines.push(Line(number << 2));
+                trace.lines.extend(are_stores.then_some(Line(number << 2 | Line::WRITE)));
+            }
             trace.ops.push(Op { end: trace.lines.len(), cpu_ps: 0 });
         }
         trace
