@@ -1,6 +1,6 @@
 use super::tiering_advice::Judged;
 use super::workload::CacheWorkload;
-use super::workload_load::{observe, Both};
+use super::workload_load::observed_load;
 use crate::hmsdk::replay::{Devices, Load, Place, play};
 use crate::hmsdk::trace::{EngineMemory, KeyedWorkload, Trace, TraceOptions, record};
 use crate::hmsdk::{CORES, CXL, ENGINES};
@@ -9,6 +9,7 @@ use rackpool_tiers::advice::{CacheMemory, TieringMode, advise};
 use rackpool_tiers::weights::{MixPoint, WeightsError, mixed_mbps};
 
 const ORIGINAL_BYTES: f64 = 8192.0 * 1024.0 * 1024.0;
+const REAL: u64 = 4 << 30;
 const SPAN: u64 = 1 << 28;
 const LINE_BYTES: f64 = 64.0;
 
@@ -108,9 +109,7 @@ fn judge(
     let most = play(&dram, devices, Place::Near, closed).ops_per_s();
     let every = rackpool_sim::time::Ps((1e12 * CORES as f64 / (most / 2.0)) as u64);
     let at_ease = play(&dram, devices, Place::Near, Load { cores: CORES, every: Some(every) });
-    let scale = 1.0;
-    let _ = scale;
-    let mut observed = observe(&keyed.workload, Both { near: near_bytes, far: near_bytes });
+    let mut observed = observed_load(&keyed.workload, REAL, REAL);
     let (ops, gets) = (dram.ops.len() as f64, dram.gets as f64);
     let misses = gets - dram.hits as f64;
     let sets = ops - dram.hits as f64;
@@ -121,8 +120,8 @@ fn judge(
     observed.threads = CORES as u32;
     observed.command_ns = Some(at_ease.busy.0 as f64 / 1e3 / at_ease.ops as f64 * ops / (gets + sets));
     let advice = (|| {
-        let near = near_speed.memory(near_bytes, observed.read_share())?;
-        let far = far_speed.memory(near_bytes, observed.read_share())?;
+        let near = near_speed.memory(REAL, observed.read_share())?;
+        let far = far_speed.memory(REAL, observed.read_share())?;
         let load = observed.load(&near, None, CORES as u32, 0.0)?;
         println!("  {near:?} {far:?}\n  fills {:.3} sets/get {:.3} work {:.0} wait_share {:.3} command {:?}", load.fills_per_miss, load.sets_per_get, load.work_ns, load.wait_share, observed.command_ns);
         advise(&near, Some(&far), &load)
@@ -138,7 +137,7 @@ fn judge(
     let transparent = advice.modes.iter().find(|mode| mode.mode == TieringMode::Transparent);
     let transparent = transparent.expect("there are two memories");
     let [near, far] = transparent.weights.expect("it has weights").map(u64::from);
-    let interleaved = trace(transparent.capacity_bytes, 0, f64::INFINITY)?;
+    let interleaved = trace((transparent.capacity_bytes as f64 * both as f64 / ORIGINAL_BYTES) as u64, 0, f64::INFINITY)?;
     let data = trace(near_bytes, near_bytes, most)?;
     println!("  moved {:?}", data.moved_bytes());
     Ok(Judged {

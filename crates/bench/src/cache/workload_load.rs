@@ -15,13 +15,6 @@ const SEED: u64 = 0x6164_7669_7365;
 const ITEMS: f64 = 200_000.0;
 const OPS_PER_ITEM: f64 = 24.0;
 
-/// Bytes of both memories.
-#[derive(Clone, Copy, Debug)]
-pub struct Both {
-    pub near: u64,
-    pub far: u64,
-}
-
 /// Has the operations looked at; gets and sets.
 fn sample(sampler: &ReuseSampler, ops: impl Iterator<Item = Op>) -> [u64; 2] {
     let [mut gets, mut sets] = [0; 2];
@@ -39,15 +32,15 @@ fn sample(sampler: &ReuseSampler, ops: impl Iterator<Item = Op>) -> [u64; 2] {
     [gets, sets]
 }
 
+/// The load of this workload on a cache with so many bytes of near memory, which could have so many
+/// of far memory.
 #[must_use]
-pub fn observe(workload: &CacheWorkload, memory: Both) -> ObservedLoad {
-    let both = (memory.near + memory.far) as f64;
+pub fn observed_load(workload: &CacheWorkload, near: u64, far: u64) -> ObservedLoad {
+    let both = (near + far) as f64;
     let item_bytes = workload.value_bytes_mean() + workload.key_bytes_mean() + HEADER_BYTES as f64;
     // Of the keys, hence of the memories.
-    let original = 8192.0 * 1024.0 * 1024.0;
-    let scale = ITEMS * item_bytes / original;
-    let memory_scale = scale * original / both;
-    let sampler = ReuseSampler::new((both * memory_scale) as u64);
+    let scale = ITEMS * item_bytes / both;
+    let sampler = ReuseSampler::new((both * scale) as u64);
     let half = (ITEMS * OPS_PER_ITEM) as usize / 2;
     let mut stream = workload.stream(scale, SEED);
     sample(&sampler, stream.by_ref().take(half));
@@ -64,11 +57,11 @@ pub fn observe(workload: &CacheWorkload, memory: Both) -> ObservedLoad {
     let mut answered = gets - sampled - (now.first_reads - before.first_reads) as f64;
     let within = by_capacity.iter().map(|(bytes, reads)| {
         answered += reads;
-        ((*bytes as f64 / memory_scale) as u64, answered)
+        ((*bytes as f64 / scale) as u64, answered)
     });
     let within: Vec<(u64, f64)> = within.collect();
     // What is not found is stored; as a kv with this DRAM alone would count it.
-    let hits = within.iter().rev().find(|(bytes, _)| *bytes <= memory.near);
+    let hits = within.iter().rev().find(|(bytes, _)| *bytes <= near);
     let misses_per_get = 1.0 - hits.map_or(0.0, |(_, reads)| reads / gets);
     ObservedLoad {
         within,
