@@ -9,11 +9,17 @@ mod peers;
 pub mod ratio;
 pub mod speed;
 mod threads;
+#[cfg(feature = "rack")]
 pub mod tiering;
+#[cfg(feature = "rack")]
 mod tiering_advice;
+#[cfg(feature = "rack")]
 mod tiering_engines;
+#[cfg(feature = "rack")]
 mod tiering_load;
-mod tiering_virtual;
+#[cfg(feature = "rack")]
 pub mod tiering_os;
+#[cfg(feature = "rack")]
+mod tiering_virtual;
 pub mod workload;
 pub mod workload_load;

@@ -8,8 +8,7 @@
 //! capacity (`Budget::same_capacity`): what is told is what far memory costs. On the eight
 //! workloads they have the same DRAM, and as much far memory (`Budget::same_dram`): what is told
 //! is whether the capacity and the bandwidth that far memory adds are worth its slower answers.
-//! There the mode is judged that `tiers advise` names from the counters of the cache in DRAM
-//! (`tiering_advice.rs`).
+//! There the mode is judged that `tiers advise` names (`tiering_advice.rs`).
 //!
 //! Far memory is that of the nodes that are named, and rows are called measured. Beside them is the
 //! same cache as the operating system places it (`tiering_os.rs`), where `numactl` is installed.
@@ -21,15 +20,17 @@
 //! measured here, or of so much more as is said, and of a third of the bandwidth of one thread. Its
 //! own processor time is measured and taken off. What it still costs tells the same cache where
 //! nothing is waited for, beside itself without an emulation (`without_waits`), and is divided out
-//! in `net_ratio`, by which advice is judged. Two rows show that it keeps its promise: a dependent
-//! chase, and a stream that is asked for ahead.
+//! in `net_ratio`. That is too much to judge advice by: it is judged in virtual time instead
+//! (`tiering_virtual.rs`). Two rows show that the emulation keeps its promise: a dependent chase,
+//! and a stream that is asked for ahead.
 
 use super::items::{BATCH, BLOCK, SEED};
 use super::tiering_advice::{Judged, summary};
 use super::tiering_engines::{Engines, together};
 use super::tiering_load::{LoadSummary, TieringTest, VALUE_BYTES_MAX, ZIPFIAN};
 use super::tiering_os::{OsCache, OsJob, OsPolicy};
-use super::workload::named;
+use super::tiering_virtual::VirtualSocket;
+use super::workload::{CacheWorkload, named};
 use crate::interleave::{Comparison, compare};
 use crate::micro::index::random_cycle;
 use crate::micro::pin;
@@ -166,8 +167,7 @@ pub fn run(options: Options<'_>, progress: &mut dyn FnMut(Progress)) -> Result<R
         let mut judged = Vec::new();
         for workload in &workloads {
             steps.begin(workload.name);
-            let test = TieringTest::of(workload, size);
-            judged.push(bench.judge(&test, &mut peers, &mut report.results)?);
+            judged.push(bench.judge(workload, &mut peers, &mut report.results)?);
         }
         report.results.push(summary(&judged, bench.kind().name()));
         Ok(report)
@@ -239,7 +239,8 @@ fn by_weight(nodes: &[u16], weight: u32) -> String {
 }
 
 enum Far {
-    Emulated(FarModel),
+    /// And where advice is judged: the emulation's own time is more than what it stands for.
+    Emulated(FarModel, Box<VirtualSocket>),
     Nodes(Nodes),
 }
 
@@ -364,7 +365,8 @@ impl TieringBench {
             bandwidth: far.bandwidth,
             store_bandwidth: stores as u64,
         };
-        Ok(TieringBench::new(setup, Far::Emulated(far), [near, speed], report))
+        let far = Far::Emulated(far, Box::new(VirtualSocket::new(size)));
+        Ok(TieringBench::new(setup, far, [near, speed], report))
     }
 
     /// Measures the memory of these nodes, and of the engines' own.
@@ -403,7 +405,7 @@ impl TieringBench {
 
     fn kind(&self) -> Kind {
         match self.far {
-            Far::Emulated(_) => Kind::Emulated,
+            Far::Emulated(..) => Kind::Emulated,
             Far::Nodes(_) => Kind::Measured,
         }
     }
@@ -456,18 +458,23 @@ impl TieringBench {
         Ok(compare(&size.rules(), SEED, &mut probe, emulated, plain)?.ratio)
     }
 
-    /// A workload, and whether the mode that is advised for it is the best.
+    /// A workload, and whether the mode that is advised for it is the best: of far memory that is
+    /// there by what was measured, else in virtual time.
     fn judge(
         &self,
-        test: &TieringTest<'_>,
+        workload: &CacheWorkload,
         peers: &mut OsPeers<'_>,
         rows: &mut Vec<Row>,
     ) -> Result<Judged, BenchError> {
-        let advice = self.advise(test)?;
+        let test = TieringTest::of(workload, self.setup.size);
+        let advice = self.advise(&test)?;
         let budget = Budget::same_dram(test.memory, &advice);
-        let hits_per_s = self.compare_all(test, budget, peers, rows)?;
-        let judged = Judged { hits_per_s, advised: advice.chosen.name() };
-        rows.push(judged.row(test.name, self.kind().name()));
+        let hits_per_s = self.compare_all(&test, budget, peers, rows)?;
+        let (judged, how) = match &self.far {
+            Far::Emulated(_, socket) => (socket.judge(workload)?, "virtual"),
+            Far::Nodes(_) => (Judged { hits_per_s, advised: advice.chosen.name() }, "measured"),
+        };
+        rows.push(judged.row(test.name, self.kind().name()).with("judged", how));
         Ok(judged)
     }
 
@@ -495,7 +502,7 @@ impl TieringBench {
 
     fn nodes(&self) -> Option<&Nodes> {
         match &self.far {
-            Far::Emulated(_) => None,
+            Far::Emulated(..) => None,
             Far::Nodes(nodes) => Some(nodes),
         }
     }
@@ -520,16 +527,15 @@ impl TieringBench {
         for ((tiering, word), hits) in BESIDE_DRAM.into_iter().zip(&mut hits[1..]) {
             let mut ours = self.load(tiering, budget, test)?;
             let weights = (tiering == Tiering::Transparent).then_some(budget.weights);
-            if let Far::Emulated(model) = self.far {
+            if let Far::Emulated(model, _) = self.far {
                 ours.emulate(model, weights)?;
             }
             let compared = self.compare(|slice| ours.slice(slice), &mut dram)?;
             dram_rate = compared.reference;
             *hits = compared.ratio * ours.seen().hits_per_op / dram.seen().hits_per_op;
             let mut row = self.finished(row(word, &compared), ours.seen(), budget.of(tiering));
-            if let Far::Emulated(_) = self.far {
+            if let Far::Emulated(..) = self.far {
                 let without_waits = self.without_waits(&mut ours, weights)?;
-                *hits /= without_waits;
                 row = row.with("without_waits", without_waits);
                 row = row.with("net_ratio", compared.ratio / without_waits);
             }

@@ -1,167 +1,274 @@
+//! Whether `tiers advise` names the best mode, in virtual time: the modes that it chooses between,
+//! each run by the product's cache on the devices of `repro hmsdk`.
+//!
+//! In: a workload. Out: [`Judged`]. A socket of 60 cores for three engines, with DDR5 and CXL
+//! memory. Each engine has DRAM of half of the cache that the workload was taken of, and may have as
+//! much CXL memory: *dram* has the one, *transparent* what the weights leave of both, *data* both.
+//! Look-aside clients, as many as the cores can serve: a miss costs the cache a store, and what it
+//! costs its client beside that is no core's time. So hits a second count, as for `advise` where no
+//! rate is asked for.
+//!
+//! `advise` is told what a user can tell it: the devices' speeds, taken here as `tiers measure`
+//! takes them; the workload (`workload_load.rs`); what the cache in DRAM counts at half of its full
+//! load. Scaled as `hmsdk` has it; nothing depends on this machine.
+
+use super::ratio::ORIGINAL_BYTES;
 use super::tiering_advice::Judged;
 use super::workload::CacheWorkload;
 use super::workload_load::observed_load;
 use crate::hmsdk::replay::{Devices, Load, Place, play};
 use crate::hmsdk::trace::{EngineMemory, KeyedWorkload, Trace, TraceOptions, record};
-use crate::hmsdk::{CORES, CXL, ENGINES};
+use crate::hmsdk::{CORES, CXL, DDR, ENGINES};
 use crate::run::{BenchError, Size};
-use rackpool_tiers::advice::{CacheMemory, TieringMode, advise};
+use rackpool_sim::time::Ps;
+use rackpool_tiers::advice::{CacheMemory, ObservedLoad, TieringAdvice, TieringMode, advise};
 use rackpool_tiers::weights::{MixPoint, WeightsError, mixed_mbps};
 
-const ORIGINAL_BYTES: f64 = 8192.0 * 1024.0 * 1024.0;
-const REAL: u64 = 4 << 30;
-const SPAN: u64 = 1 << 28;
-const LINE_BYTES: f64 = 64.0;
+const LINE_BYTES: u64 = 64;
+/// Memory that is streamed through, and how much of it at once, to see what it delivers.
+const STREAM_BYTES: u64 = 1 << 28;
+const STREAM_LINES: u64 = 64;
+const STREAMS_PER_CORE: usize = 60;
+/// Memory of an engine of either kind, not scaled.
+const HALF_BYTES: u64 = ORIGINAL_BYTES as u64 / 2;
+/// Of the items that both memories hold, how many are stored first, and how many operations warm
+/// the cache up.
+const STORED_FIRST: f64 = 2.0;
+const WARM_UP: f64 = 8.0;
+const CLOSED: Load = Load { cores: CORES, every: None };
 
+/// What a memory delivers; bandwidths of reads and stores, MB/s.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Speeds {
+struct DeviceSpeed {
     latency_ns: f64,
-    mbps: [f64; 2],
+    all_mbps: [f64; 2],
     thread_mbps: [f64; 2],
 }
 
-impl Speeds {
-    fn of(devices: &Devices, place: Place) -> Speeds {
-        let run = |lines: u64, are_stores, cores| {
-            let trace = Trace::streams(60 * cores, lines, SPAN, are_stores);
-            let played = play(&trace, devices, place, Load { cores, every: None });
-            (played.latency_ns, played.ops_per_s() * lines as f64 * LINE_BYTES / 1e6)
+impl DeviceSpeed {
+    fn of(devices: &Devices, place: Place) -> DeviceSpeed {
+        let run = |lines, are_stores, cores| {
+            let trace = Trace::streams(STREAMS_PER_CORE * cores, lines, STREAM_BYTES, are_stores);
+            play(&trace, devices, place, Load { cores, every: None })
         };
-        let one = |are_stores| run(64, are_stores, ENGINES).1 / ENGINES as f64;
-        let all = |are_stores| run(64, are_stores, CORES).1;
-        Speeds {
-            latency_ns: run(1, false, ENGINES).0,
-            mbps: [all(false), all(true)],
-            thread_mbps: [one(false), one(true)],
+        let mbps = |cores| {
+            [false, true].map(|are_stores| {
+                let ops_per_s = run(STREAM_LINES, are_stores, cores).ops_per_s();
+                ops_per_s * (STREAM_LINES * LINE_BYTES) as f64 / 1e6
+            })
+        };
+        DeviceSpeed {
+            latency_ns: run(1, false, ENGINES).latency_ns,
+            all_mbps: mbps(CORES),
+            thread_mbps: mbps(ENGINES).map(|mbps| mbps / ENGINES as f64),
         }
     }
 
-    fn memory(&self, bytes: u64, read_share: f64) -> Result<CacheMemory, WeightsError> {
-        let points = [(1.0, self.mbps[0]), (0.0, self.mbps[1])];
+    fn memory(&self, read_share: f64) -> Result<CacheMemory, WeightsError> {
+        let [read, store] = self.all_mbps;
+        let points = [(1.0, read), (0.0, store)];
         let points = points.map(|(read_share, mbps)| MixPoint { read_share, mbps });
+        let [thread_mbps, thread_store_mbps] = self.thread_mbps;
         Ok(CacheMemory {
-            bytes,
+            bytes: HALF_BYTES,
             latency_ns: self.latency_ns,
             bandwidth_mbps: mixed_mbps(&points, read_share)?,
-            thread_mbps: self.thread_mbps[0],
-            thread_store_mbps: self.thread_mbps[1],
+            thread_mbps,
+            thread_store_mbps,
         })
     }
 }
 
-pub(crate) fn try_all(size: Size, lanes: usize) {
-    let devices = Devices { near: ("ddr5-4800", lanes), far: CXL };
-    let near_speed = Speeds::of(&devices, Place::Near);
-    let far_speed = Speeds::of(&devices, Place::Far);
-    println!("{near_speed:?} {far_speed:?}");
-    let mut all = Vec::new();
-    for workload in super::workload::all() {
-        let name = workload.name;
-        let at = std::time::Instant::now();
-        let one = judge(workload, size, &devices, near_speed, far_speed).unwrap();
-        println!("{name} {one:?} best {:?} {:.1} s", one.row(name, "virtual").extra, at.elapsed().as_secs_f64());
-        all.push(one);
-    }
-    println!("{:?}", super::tiering_advice::summary(&all, "virtual"));
+/// The socket.
+pub(super) struct VirtualSocket {
+    devices: Devices,
+    near: DeviceSpeed,
+    far: DeviceSpeed,
+    /// Memory of an engine of either kind, scaled, and lines that a run asks for, about.
+    half_bytes: u64,
+    lines: f64,
 }
 
-fn judge(
-    workload: CacheWorkload,
-    size: Size,
-    devices: &Devices,
-    near_speed: Speeds,
-    far_speed: Speeds,
-) -> Result<Judged, BenchError> {
-    let (near_bytes, lines) = match size {
-        Size::Smoke => (8_u64 << 20, 2e5),
-        Size::Quick => (16 << 20, 1e6),
-        Size::Full => (64 << 20, 6e6),
-    };
-    let both = 2 * near_bytes;
-    let item = workload.value_bytes_mean() + 60.0;
-    let fits = both as f64 / item;
-    let lines_per_op = 4.0 + 1.5 * item / 64.0;
-    let keyed = KeyedWorkload { workload, keys: 1.0 };
-    let trace = |near_bytes, far_bytes, ops_per_s| {
-        Ok::<_, BenchError>(record(&TraceOptions {
-            keyed: &keyed,
+impl VirtualSocket {
+    pub fn new(size: Size) -> VirtualSocket {
+        let devices = Devices { near: ("ddr5-4800", DDR[0].1), far: CXL };
+        let [near, far] = [Place::Near, Place::Far].map(|place| DeviceSpeed::of(&devices, place));
+        let (mib, lines) = match size {
+            Size::Smoke => (8, 1e5),
+            Size::Quick => (16, 1e6),
+            Size::Full => (64, 6e6),
+        };
+        VirtualSocket { devices, near, far, half_bytes: mib << 20, lines }
+    }
+
+    /// # Errors
+    /// [`BenchError`].
+    pub fn judge(&self, workload: &CacheWorkload) -> Result<Judged, BenchError> {
+        let keyed = KeyedWorkload { workload: workload.clone(), keys: 1.0 };
+        let half = self.half_bytes;
+        let dram = self.trace(&keyed, half, 0, f64::INFINITY)?;
+        let most_per_s = play(&dram, &self.devices, Place::Near, CLOSED).ops_per_s();
+        let advice = self.advise(workload, &dram, most_per_s)?;
+        let mut modes = advice.modes.iter();
+        let both = modes.find(|one| one.mode == TieringMode::Transparent);
+        let both = both.expect("with two memories there is this mode");
+        let [near, far] = both.weights.expect("this mode has weights").map(u64::from);
+        let scaled = (both.capacity_bytes as f64 * half as f64 / HALF_BYTES as f64) as u64;
+        let transparent = self.trace(&keyed, scaled, 0, f64::INFINITY)?;
+        let data = self.trace(&keyed, half, half, most_per_s)?;
+        for mode in &advice.modes {
+            println!(
+                "  {} hit {:.4} threads {:.1} memory {:.1} Mgets/s far {:.3} {:?} hits {:.2} M/s",
+                mode.mode.name(),
+                mode.hit_ratio,
+                mode.thread_gets_per_s / 1e6,
+                mode.memory_gets_per_s / 1e6,
+                mode.far_share,
+                mode.weights,
+                mode.hits_per_s_max() / 1e6
+            );
+        }
+        for (name, trace) in [("dram", &dram), ("transparent", &transparent), ("data", &data)] {
+            println!(
+                "  {name} gets {} hits {} ops {} lines/op {:.1} touched/op {:.1} far {:.1} moved {:?}",
+                trace.gets,
+                trace.hits,
+                trace.ops.len(),
+                trace.lines.len() as f64 / trace.ops.len() as f64,
+                trace.touched as f64 / trace.ops.len() as f64,
+                trace.touched_far as f64 / trace.ops.len() as f64,
+                trace.moved_bytes()
+            );
+        }
+        let hits_per_s = |trace: &Trace, place| {
+            let played = play(trace, &self.devices, place, CLOSED);
+            println!(
+                "    {place:?} Mops/s {:.2} hit {:.4} hits {:.2} M/s  GB/s {:?} computing {:.2}",
+                played.ops_per_s() / 1e6,
+                trace.hit_ratio(),
+                played.ops_per_s() / 1e6 * trace.hits as f64 / trace.ops.len() as f64,
+                played.gbytes_per_s(),
+                played.computing.0 as f64 / played.busy.0 as f64
+            );
+            played.ops_per_s() * trace.hits as f64 / trace.ops.len() as f64
+        };
+        let hits_per_s = [
+            hits_per_s(&dram, Place::Near),
+            hits_per_s(&dram, Place::Far),
+            hits_per_s(&transparent, Place::Weighted(near, far)),
+            hits_per_s(&data, Place::ByItem),
+        ];
+        Ok(Judged { hits_per_s, advised: advice.chosen.name() })
+    }
+
+    fn trace(
+        &self,
+        keyed: &KeyedWorkload,
+        near_bytes: u64,
+        far_bytes: u64,
+        ops_per_s: f64,
+    ) -> Result<Trace, BenchError> {
+        let both = 2 * self.half_bytes;
+        let item_bytes = keyed.workload.value_bytes_mean() + keyed.workload.key_bytes_mean();
+        let fits = both as f64 / item_bytes;
+        // Its buckets, and a get or a set that leaves lines to be written.
+        let lines_per_op = 4.0 + 1.5 * item_bytes / LINE_BYTES as f64;
+        Ok(record(&TraceOptions {
+            keyed,
             keys_bytes: both,
             memory: EngineMemory { near_bytes, far_bytes },
             shrink: ORIGINAL_BYTES / both as f64,
-            gbytes_per_s: [near_speed.mbps[0] / 1e3, far_speed.mbps[0] / 1e3],
+            gbytes_per_s: [self.near, self.far].map(|speed| speed.all_mbps[0] / 1e3),
             ops_per_s,
-            stored_first: (2.0 * fits) as usize,
-            warm_up: (8.0 * fits) as usize,
-            ops: (lines / lines_per_op) as usize,
+            stored_first: (fits * STORED_FIRST) as usize,
+            warm_up: (fits * WARM_UP) as usize,
+            ops: (self.lines / lines_per_op) as usize,
         })?)
-    };
-    let closed = Load { cores: CORES, every: None };
-    let hits = |trace: &Trace, place| {
-        let played = play(trace, devices, place, closed);
-        println!(
-            "    {place:?} ops/s {:.0} hit {:.4} hits/op {:.4} GB/s {:?} comp {:.2}", played.ops_per_s(),
-            trace.hit_ratio(), trace.hits as f64 / trace.ops.len() as f64,
-            played.gbytes_per_s(), played.computing.0 as f64 / played.busy.0 as f64
-        );
-        played.ops_per_s() * trace.hits as f64 / trace.ops.len() as f64
-    };
-    let dram = trace(near_bytes, 0, f64::INFINITY)?;
-    let most = play(&dram, devices, Place::Near, closed).ops_per_s();
-    let every = rackpool_sim::time::Ps((1e12 * CORES as f64 / (most / 2.0)) as u64);
-    let at_ease = play(&dram, devices, Place::Near, Load { cores: CORES, every: Some(every) });
-    let mut observed = observed_load(&keyed.workload, REAL, REAL);
-    let (ops, gets) = (dram.ops.len() as f64, dram.gets as f64);
-    let misses = gets - dram.hits as f64;
-    let sets = ops - dram.hits as f64;
-    let counted = 1.0 - misses / gets;
-    println!("  observed curve miss {:.4} real {:.4}; sets {:.4} real {:.4}", observed.misses_per_get, 1.0 - counted, observed.sets_per_get, sets / gets);
-    observed.misses_per_get = misses / gets;
-    observed.sets_per_get = sets / gets;
-    observed.threads = CORES as u32;
-    observed.command_ns = Some(at_ease.busy.0 as f64 / 1e3 / at_ease.ops as f64 * ops / (gets + sets));
-    let advice = (|| {
-        let near = near_speed.memory(REAL, observed.read_share())?;
-        let far = far_speed.memory(REAL, observed.read_share())?;
-        let load = observed.load(&near, None, CORES as u32, 0.0)?;
-        println!("  {near:?} {far:?}\n  fills {:.3} sets/get {:.3} work {:.0} wait_share {:.3} command {:?}", load.fills_per_miss, load.sets_per_get, load.work_ns, load.wait_share, observed.command_ns);
-        advise(&near, Some(&far), &load)
-    })()
-    .map_err(|error: WeightsError| BenchError::Option { option: "workload", reason: error.to_string() })?;
-    for mode in &advice.modes {
-        println!(
-            "    {} cap {} hit {:.4} threads {:.0} memory {:.0} gets/s -> ops/s {:.0} far {:.3} {:?} hits/s {:.0}",
-            mode.mode.name(), mode.capacity_bytes, mode.hit_ratio, mode.thread_gets_per_s,
-            mode.memory_gets_per_s, mode.gets_per_s_max() * ops / gets, mode.far_share, mode.weights, mode.hits_per_s_max()
-        );
     }
-    let transparent = advice.modes.iter().find(|mode| mode.mode == TieringMode::Transparent);
-    let transparent = transparent.expect("there are two memories");
-    let [near, far] = transparent.weights.expect("it has weights").map(u64::from);
-    let interleaved = trace((transparent.capacity_bytes as f64 * both as f64 / ORIGINAL_BYTES) as u64, 0, f64::INFINITY)?;
-    let data = trace(near_bytes, near_bytes, most)?;
-    println!("  moved {:?}", data.moved_bytes());
-    Ok(Judged {
-        hits_per_s: [
-            hits(&dram, Place::Near),
-            hits(&dram, Place::Far),
-            hits(&interleaved, Place::Weighted(near, far)),
-            hits(&data, Place::ByItem),
-        ],
-        advised: advice.chosen.name(),
-    })
+
+    /// What is advised to a user of the cache in DRAM.
+    fn advise(
+        &self,
+        workload: &CacheWorkload,
+        dram: &Trace,
+        most_per_s: f64,
+    ) -> Result<TieringAdvice, BenchError> {
+        let every = Some(Ps((2e12 * CORES as f64 / most_per_s) as u64));
+        let at_ease = play(dram, &self.devices, Place::Near, Load { cores: CORES, every });
+        let gets = dram.gets as f64;
+        let (misses, sets) = (gets - dram.hits as f64, (dram.ops.len() as u64 - dram.hits) as f64);
+        let op_ns = at_ease.busy.as_ns_f64() / at_ease.ops as f64;
+        let observed = ObservedLoad {
+            sets_per_get: sets / gets,
+            misses_per_get: misses / gets,
+            command_ns: Some(op_ns * dram.ops.len() as f64 / (gets + sets)),
+            ..observed_load(workload, HALF_BYTES, HALF_BYTES)
+        };
+        println!(
+            "  curve miss {:.4} sets {:.4} item {:.0}; counted miss {:.4} sets {:.4} command {:?}; found {:.0} {:?}",
+            {
+                let o = observed_load(workload, HALF_BYTES, HALF_BYTES);
+                o.misses_per_get
+            },
+            observed.sets_per_get,
+            observed.item_bytes,
+            observed.misses_per_get,
+            sets / gets,
+            observed.command_ns,
+            observed.found_bytes / observed.gets,
+            observed
+                .by_item
+                .iter()
+                .filter(|(_, n)| *n > 0.0)
+                .map(|(b, n)| (*b, (n / observed.gets * 1e4).round() / 1e4))
+                .collect::<Vec<_>>()
+        );
+        let advice = || {
+            let read_share = observed.read_share();
+            let (near, far) = (self.near.memory(read_share)?, self.far.memory(read_share)?);
+            advise(&near, Some(&far), &observed.load(&near, None, CORES as u32, 0.0)?)
+        };
+        advice().map_err(|error: WeightsError| BenchError::Option {
+            option: "workload",
+            reason: format!("no advice for {}: {error}", workload.name),
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     #[ignore]
-    fn all() {
-        let lanes = std::env::var("LANES").map_or(16, |it| it.parse().unwrap());
+    fn all_eight() {
         let size = match std::env::var("SIZE").as_deref() {
-            Ok("full") => crate::run::Size::Full,
-            Ok("smoke") => crate::run::Size::Smoke,
-            _ => crate::run::Size::Quick,
+            Ok("full") => Size::Full,
+            Ok("smoke") => Size::Smoke,
+            _ => Size::Quick,
         };
-        super::try_all(size, lanes);
+        let mut socket = VirtualSocket::new(size);
+        if let Ok(lanes) = std::env::var("LANES") {
+            socket.devices.near.1 = lanes.parse().unwrap();
+            socket.near = DeviceSpeed::of(&socket.devices, Place::Near);
+        }
+        println!("{:?} {:?}", socket.near, socket.far);
+        let mut judged = Vec::new();
+        for workload in super::super::workload::all() {
+            if std::env::var("ONLY").is_ok_and(|only| only != workload.name) {
+                continue;
+            }
+            println!("{}", workload.name);
+            let at = std::time::Instant::now();
+            let one = socket.judge(&workload).unwrap();
+            println!(
+                "  => {} {:?} {:.1} s",
+                workload.name,
+                one.row("", "").extra,
+                at.elapsed().as_secs_f64()
+            );
+            judged.push(one);
+        }
+        println!("{:?}", super::super::tiering_advice::summary(&judged, ""));
     }
 }
