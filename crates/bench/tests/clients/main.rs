@@ -5,7 +5,7 @@
 mod locks;
 #[cfg(feature = "lab")]
 mod migrate;
-#[cfg(feature = "lab")]
+#[cfg(feature = "rack")]
 mod tiering;
 mod ycsb;
 
@@ -19,7 +19,7 @@ type Client = fn(&mut dyn BufRead, &mut dyn Write) -> Result<(), BenchError>;
 const TESTS: &[(&str, fn())] = &[
     ("ycsb", ycsb::test),
     ("locks", locks::test),
-    #[cfg(feature = "lab")]
+    #[cfg(feature = "rack")]
     ("tiering", tiering::test),
     #[cfg(feature = "lab")]
     ("migrate", migrate::test),
@@ -28,7 +28,7 @@ const CLIENTS: &[(&str, Client)] = &[
     (ycsb::CLIENT, rackpool_bench::ycsb_run::worker),
     (ycsb::DYING_CLIENT, ycsb::die),
     (locks::CLIENT, rackpool_bench::locks::worker),
-    #[cfg(feature = "lab")]
+    #[cfg(feature = "rack")]
     (tiering::WORKER, rackpool_bench::cache::tiering_os::worker),
     #[cfg(feature = "lab")]
     (migrate::CLIENT, rackpool_bench::migrate::worker),
