@@ -116,40 +116,8 @@ impl VirtualSocket {
         let scaled = (both.capacity_bytes as f64 * half as f64 / HALF_BYTES as f64) as u64;
         let transparent = self.trace(&keyed, scaled, 0, f64::INFINITY)?;
         let data = self.trace(&keyed, half, half, most_per_s)?;
-        for mode in &advice.modes {
-            println!(
-                "  {} hit {:.4} threads {:.1} memory {:.1} Mgets/s far {:.3} {:?} hits {:.2} M/s",
-                mode.mode.name(),
-                mode.hit_ratio,
-                mode.thread_gets_per_s / 1e6,
-                mode.memory_gets_per_s / 1e6,
-                mode.far_share,
-                mode.weights,
-                mode.hits_per_s_max() / 1e6
-            );
-        }
-        for (name, trace) in [("dram", &dram), ("transparent", &transparent), ("data", &data)] {
-            println!(
-                "  {name} gets {} hits {} ops {} lines/op {:.1} touched/op {:.1} far {:.1} moved {:?}",
-                trace.gets,
-                trace.hits,
-                trace.ops.len(),
-                trace.lines.len() as f64 / trace.ops.len() as f64,
-                trace.touched as f64 / trace.ops.len() as f64,
-                trace.touched_far as f64 / trace.ops.len() as f64,
-                trace.moved_bytes()
-            );
-        }
         let hits_per_s = |trace: &Trace, place| {
             let played = play(trace, &self.devices, place, CLOSED);
-            println!(
-                "    {place:?} Mops/s {:.2} hit {:.4} hits {:.2} M/s  GB/s {:?} computing {:.2}",
-                played.ops_per_s() / 1e6,
-                trace.hit_ratio(),
-                played.ops_per_s() / 1e6 * trace.hits as f64 / trace.ops.len() as f64,
-                played.gbytes_per_s(),
-                played.computing.0 as f64 / played.busy.0 as f64
-            );
             played.ops_per_s() * trace.hits as f64 / trace.ops.len() as f64
         };
         let hits_per_s = [
@@ -204,25 +172,6 @@ impl VirtualSocket {
             command_ns: Some(op_ns * dram.ops.len() as f64 / (gets + sets)),
             ..observed_load(workload, HALF_BYTES, HALF_BYTES)
         };
-        println!(
-            "  curve miss {:.4} sets {:.4} item {:.0}; counted miss {:.4} sets {:.4} command {:?}; found {:.0} {:?}",
-            {
-                let o = observed_load(workload, HALF_BYTES, HALF_BYTES);
-                o.misses_per_get
-            },
-            observed.sets_per_get,
-            observed.item_bytes,
-            observed.misses_per_get,
-            sets / gets,
-            observed.command_ns,
-            observed.found_bytes / observed.gets,
-            observed
-                .by_item
-                .iter()
-                .filter(|(_, n)| *n > 0.0)
-                .map(|(b, n)| (*b, (n / observed.gets * 1e4).round() / 1e4))
-                .collect::<Vec<_>>()
-        );
         let advice = || {
             let read_share = observed.read_share();
             let (near, far) = (self.near.memory(read_share)?, self.far.memory(read_share)?);
@@ -238,37 +187,14 @@ impl VirtualSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::workload::all;
 
     #[test]
-    #[ignore]
-    fn all_eight() {
-        let size = match std::env::var("SIZE").as_deref() {
-            Ok("full") => Size::Full,
-            Ok("smoke") => Size::Smoke,
-            _ => Size::Quick,
-        };
-        let mut socket = VirtualSocket::new(size);
-        if let Ok(lanes) = std::env::var("LANES") {
-            socket.devices.near.1 = lanes.parse().unwrap();
-            socket.near = DeviceSpeed::of(&socket.devices, Place::Near);
-        }
-        println!("{:?} {:?}", socket.near, socket.far);
-        let mut judged = Vec::new();
-        for workload in super::super::workload::all() {
-            if std::env::var("ONLY").is_ok_and(|only| only != workload.name) {
-                continue;
-            }
-            println!("{}", workload.name);
-            let at = std::time::Instant::now();
-            let one = socket.judge(&workload).unwrap();
-            println!(
-                "  => {} {:?} {:.1} s",
-                workload.name,
-                one.row("", "").extra,
-                at.elapsed().as_secs_f64()
-            );
-            judged.push(one);
-        }
-        println!("{:?}", super::super::tiering_advice::summary(&judged, ""));
+    fn a_workload_is_judged_alike_each_time() {
+        let workloads = all();
+        let judge = || VirtualSocket::new(Size::Smoke).judge(&workloads[0]).unwrap();
+        let (one, other) = (judge(), judge());
+        assert_eq!((one.hits_per_s, one.advised), (other.hits_per_s, other.advised));
+        assert!(one.hits_per_s.iter().all(|hits| *hits > 0.0), "{one:?}");
     }
 }
