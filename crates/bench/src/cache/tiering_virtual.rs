@@ -2,11 +2,11 @@
 //! each run by the product's cache on the devices of `repro hmsdk`.
 //!
 //! In: a workload. Out: [`Judged`]. A socket of 60 cores for three engines, with DDR5 and CXL
-//! memory. Each engine has DRAM of half of the cache that the workload was taken of, and may have as
-//! much CXL memory: *dram* has the one, *transparent* what the weights leave of both, *data* both.
-//! Look-aside clients, as many as the cores can serve: a miss costs the cache a store, and what it
-//! costs its client beside that is no core's time. So hits a second count, as for `advise` where no
-//! rate is asked for.
+//! memory. Each engine has DRAM of half of the cache that the workload was taken of, and may have
+//! as much CXL memory: *dram* has the one, *transparent* what the weights leave of both, *data*
+//! both. Look-aside clients, as many as the cores can serve: a miss costs the cache a store, and
+//! what it costs its client beside that is no core's time. So hits a second count, as for `advise`
+//! where no rate is asked for.
 //!
 //! `advise` is told what a user can tell it: the devices' speeds, taken here as `tiers measure`
 //! takes them; the workload (`workload_load.rs`); what the cache in DRAM counts at half of its full
