@@ -32,7 +32,7 @@ pub const ADVISE_EXAMPLES: &str = "\
 Reads the counters of a `rackpool kv --advise` twice: rates are of the time between, hits by
 capacity and sizes of all reads since its start, from a sample of keys. --workload takes a stream of
 `bench cache` instead, scaled down. Hits by capacity are those of a cache that drops what was used
-longest ago. What the processors' caches answer is not known; all reads count as reads of memory.
+longest ago, corrected by the misses of the kv. What the processors' caches answer is not known; all reads count as reads of memory.
 dram: all near. data: what is read most near, the rest far (kv --tiering data --profile).
 transparent: all dealt out by weights. Nothing is changed.
 
@@ -285,6 +285,8 @@ impl Observed {
             sets_per_get: per_get("cache_sets_total")?,
             misses_per_get: per_get("cache_misses_total")?,
             item_bytes: now.get("live_bytes")? / items,
+            copied_bytes: per_get("copied_bytes_total")?,
+            memory_bytes: Some(now.get("memory_bytes")? as u64),
             within: within.iter().map(|(bytes, reads)| (*bytes, reads + missed)).collect(),
             by_item: now.by_bytes("reads_by_item_total"),
             found_bytes: now.get("found_bytes_total")?,
@@ -421,7 +423,8 @@ mod tests {
              rackpool_kv_live_bytes 5000\nrackpool_kv_first_reads_total 0\n\
              rackpool_kv_command_seconds_count 0\nrackpool_kv_command_seconds_sum 0\n\
              rackpool_kv_far_memory_bytes 0\nrackpool_kv_memory_bytes 1000000\n\
-             rackpool_kv_found_bytes_total 0\nrackpool_kv_threads 1\n"
+             rackpool_kv_found_bytes_total 0\nrackpool_kv_threads 1\n\
+             rackpool_kv_copied_bytes_total 0\n"
         );
         Counters { at: start + Duration::from_secs(seconds), ..Counters::parse(&text) }
     }

@@ -10,7 +10,7 @@
 //! Items are taken to lie near as `--tiering data` has it in the long run: those that are read most
 //! lately, short ones only; and reads to be split by bandwidth where near memory is saturated
 //! (`rackpool_core::bandwidth_split`). A stored item is written near and, as another one has to go,
-//! once more far. What a processor's cache answers is not known here.
+//! once more far; to make room, others are copied within each. What a processor's cache answers is not known here.
 //!
 //! Pure. In: two memories from a profile, a load, as counters have it ([`ObservedLoad`]). Out:
 //! figures of all modes, a choice, reasons.
@@ -33,6 +33,9 @@ const LONG_BYTES: f64 = 65_536.0;
 /// Up to this share of its bandwidth a memory is left alone, as by the cache itself; above,
 /// requests queue.
 const EASE_SHARE: f64 = 0.85;
+/// Bytes that are copied within far memory for each that goes there, at most: of the eight workloads
+/// of `bench cache` the median. What goes there was not read lately, so little of it is kept.
+const FAR_COPIES: f64 = 1.5;
 /// What a mode of more parts has to gain.
 const GAIN_MIN: f64 = 0.01;
 
@@ -93,6 +96,8 @@ pub struct CacheLoad {
     pub fills_per_miss: f64,
     /// Mean of all items, headers included.
     pub item_bytes: f64,
+    /// Of each stored byte, how many are copied to make room.
+    pub copies: f64,
     pub sizes: Vec<SizeShare>,
     /// Ascending. Between two points it is a line; behind the last one, no more is hit.
     pub curve: Vec<CurvePoint>,
@@ -191,6 +196,7 @@ impl Predicted {
 ///     sets_per_get: 0.1,
 ///     fills_per_miss: 0.0,
 ///     item_bytes: 500.0,
+///     copies: 0.0,
 ///     sizes: Vec::new(),
 ///     curve: vec![point(1, 0.8), point(4, 0.95)],
 ///     threads: 4,
@@ -258,6 +264,7 @@ fn check(
     figure("the share of waits, which must not be 0 either,", load.wait_share, is_wait)?;
     above_0("an item, bytes, which must not be 0 either,", load.item_bytes)?;
     above_0("threads, which must not be 0 either,", load.threads.into())?;
+    not_negative("the copies of a stored byte", load.copies)?;
     not_negative("the work of a look-up, ns,", load.work_ns)?;
     not_negative("the cost of a miss, ns,", load.miss_ns)?;
     for size in &load.sizes {
@@ -347,14 +354,15 @@ impl CacheLoad {
         memory.latency_ns + moved_ns(self.item_bytes, memory.thread_store_mbps)
     }
 
-    fn stored_bytes(&self, hits: f64) -> f64 {
-        self.sets(hits) * self.item_bytes
+    /// Bytes that a look-up has stored, and copied: each is read and written.
+    fn stored_bytes(&self, hits: f64, copies: f64) -> f64 {
+        self.sets(hits) * self.item_bytes * (1.0 + 2.0 * copies)
     }
 
     fn dram(&self, near: &CacheMemory) -> Predicted {
         let memory = near.bytes as f64;
         let (hits, found) = (self.hit_ratio(self.items_in(memory)), self.found());
-        let bytes = LINE_BYTES + hits * found.bytes + self.stored_bytes(hits);
+        let bytes = LINE_BYTES + hits * found.bytes + self.stored_bytes(hits, self.copies);
         let rest = hits * (found.bytes - LINE_BYTES);
         self.predicted(&Model {
             mode: TieringMode::Dram,
@@ -379,8 +387,8 @@ impl CacheLoad {
         let near_hits = self.hit_ratio(near_items) * found.short_share;
         let near_read = near_hits * found.short_bytes;
         let (far_hits, far_read) = (hits - near_hits, (hits * found.bytes - near_read).max(0.0));
-        let near_bytes = LINE_BYTES + near_read + self.stored_bytes(hits);
-        let far_bytes = far_read + self.stored_bytes(hits);
+        let near_bytes = LINE_BYTES + near_read + self.stored_bytes(hits, self.copies);
+        let far_bytes = far_read + self.stored_bytes(hits, self.copies.min(FAR_COPIES));
         let (near_rate, far_rate) = (per_s(near.bandwidth_mbps), per_s(far.bandwidth_mbps));
         // What goes over where near memory is saturated: as far as far memory is not then.
         let best = (near_bytes + far_bytes) * far_rate / (near_rate + far_rate);
@@ -425,7 +433,7 @@ impl CacheLoad {
         let near_share = 1.0 - far_share;
         let memory = (near.bytes as f64 / near_share).min(far.bytes as f64 / far_share);
         let (hits, found) = (self.hit_ratio(self.items_in(memory)), self.found());
-        let bytes = LINE_BYTES + hits * found.bytes + self.stored_bytes(hits);
+        let bytes = LINE_BYTES + hits * found.bytes + self.stored_bytes(hits, self.copies);
         let rest = hits * (found.bytes - LINE_BYTES);
         let latency_ns = near_share * near.latency_ns + far_share * far.latency_ns;
         Ok(self.predicted(&Model {

@@ -472,7 +472,9 @@ impl TieringBench {
         let hits_per_s = self.compare_all(&test, budget, peers, rows)?;
         let (judged, how) = match &self.far {
             Far::Emulated(_, socket) => (socket.judge(workload)?, "virtual"),
-            Far::Nodes(_) => (Judged { hits_per_s, advised: advice.chosen.name() }, "measured"),
+            Far::Nodes(_) => {
+                (Judged { scores: hits_per_s, advised: advice.chosen.name() }, "measured")
+            }
         };
         rows.push(judged.row(test.name, self.kind().name()).with("judged", how));
         Ok(judged)

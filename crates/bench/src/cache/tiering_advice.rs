@@ -1,6 +1,7 @@
 //! Whether the mode that `tiers advise` names for a workload is the one that was measured best.
 //!
-//! In: what was advised, and hits a second by mode at full load: what `advise` calls best there.
+//! In: what was advised, and what each mode has of what `advise` is to choose by: hits a second at
+//! full load, or look-ups a second of a client at a load that is given.
 //! Out: a row for each workload, and one with how many of them it was right for, and how many of
 //! them each mode would have been right for as the only answer ever. Pure.
 
@@ -9,7 +10,7 @@ use crate::report::{Better, Reference, Row};
 /// As `compare_all` has them; the names are those of [`rackpool_tiers::advice::TieringMode`], and
 /// `far` is never advised.
 const MODES: [&str; 4] = ["dram", "far", "transparent", "data"];
-/// Of the best mode's hits, what is as good.
+/// Of the best mode's score, what is as good.
 const SHARE_MIN: f64 = 0.97;
 /// Of the eight workloads, those for which the advice has to be right.
 const RIGHT_MIN: usize = 7;
@@ -22,14 +23,14 @@ const CONSTANT_MAX: usize = 5;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     /// By mode.
-    pub hits_per_s: [f64; 4],
+    pub scores: [f64; 4],
     pub advised: &'static str,
 }
 
 impl Judged {
     fn of(&self, mode: &str) -> f64 {
         let found = MODES.iter().position(|other| *other == mode);
-        self.hits_per_s[found.expect("every mode is measured")]
+        self.scores[found.expect("every mode is measured")]
     }
 
     fn best(&self) -> &'static str {
@@ -37,7 +38,7 @@ impl Judged {
         best.expect("there are modes")
     }
 
-    /// Whether a mode has nearly as many hits as the best.
+    /// Whether a mode is nearly as good as the best.
     fn is_right(&self, mode: &str) -> bool {
         self.of(mode) >= SHARE_MIN * self.of(self.best())
     }
@@ -74,7 +75,7 @@ mod tests {
 
     #[test]
     fn advice_is_right_within_3_percent_of_the_best_mode_and_constants_are_counted_beside_it() {
-        let one = |hits_per_s, advised| Judged { hits_per_s, advised };
+        let one = |scores, advised| Judged { scores, advised };
         let judged = [
             one([100.0, 50.0, 97.0, 96.9], "transparent"),
             one([90.0, 60.0, 80.0, 100.0], "data"),

@@ -238,6 +238,8 @@ impl<'w> Load<'w> {
             sets_per_get: sets / gets,
             misses_per_get: misses / gets,
             item_bytes: now.live_bytes as f64 / now.items as f64,
+            copied_bytes: (now.copied_bytes() - before.copied_bytes()) as f64 / gets,
+            memory_bytes: Some(now.memory_bytes),
             within,
             by_item: since(|reuse| &reuse.by_item),
             found_bytes: (reuse.found_bytes - reuse_before.found_bytes) as f64,

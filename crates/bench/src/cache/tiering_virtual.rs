@@ -4,13 +4,14 @@
 //! In: a workload. Out: [`Judged`]. A socket of 60 cores for three engines, with DDR5 and CXL
 //! memory. Each engine has DRAM of half of the cache that the workload was taken of, and may have
 //! as much CXL memory: *dram* has the one, *transparent* what the weights leave of both, *data*
-//! both. Look-aside clients, as many as the cores can serve: a miss costs the cache a store, and
-//! what it costs its client beside that is no core's time. So hits a second count, as for `advise`
-//! where no rate is asked for.
+//! both. Look-aside clients ask for half of what the cache in DRAM carries; a miss costs the cache
+//! a store and its client [`MISS_NS`]. What counts is how many look-ups a second a client that
+//! waits for each has answered, by its mean time. A mode that does not carry the load falls behind
+//! it and has hardly any.
 //!
 //! `advise` is told what a user can tell it: the devices' speeds, taken here as `tiers measure`
-//! takes them; the workload (`workload_load.rs`); what the cache in DRAM counts at half of its full
-//! load. Scaled as `hmsdk` has it; nothing depends on this machine.
+//! takes them; the workload (`workload_load.rs`); what the cache in DRAM counts at that load.
+//! Scaled as `hmsdk` has it; nothing depends on this machine.
 
 use super::ratio::ORIGINAL_BYTES;
 use super::tiering_advice::Judged;
@@ -35,6 +36,8 @@ const HALF_BYTES: u64 = ORIGINAL_BYTES as u64 / 2;
 /// the cache up.
 const STORED_FIRST: f64 = 2.0;
 const WARM_UP: f64 = 8.0;
+/// What a miss costs its client: as `tiers advise` takes it.
+const MISS_NS: f64 = 100_000.0;
 const CLOSED: Load = Load { cores: CORES, every: None };
 
 /// What a memory delivers; bandwidths of reads and stores, MB/s.
@@ -108,7 +111,9 @@ impl VirtualSocket {
         let half = self.half_bytes;
         let dram = self.trace(&keyed, half, 0, f64::INFINITY)?;
         let most_per_s = play(&dram, &self.devices, Place::Near, CLOSED).ops_per_s();
-        let advice = self.advise(workload, &dram, most_per_s)?;
+        let every = Some(Ps((2e12 * CORES as f64 / most_per_s) as u64));
+        let half_load = Load { cores: CORES, every };
+        let advice = self.advise(workload, &dram, half_load)?;
         let mut modes = advice.modes.iter();
         let both = modes.find(|one| one.mode == TieringMode::Transparent);
         let both = both.expect("with two memories there is this mode");
@@ -116,17 +121,17 @@ impl VirtualSocket {
         let scaled = (both.capacity_bytes as f64 * half as f64 / HALF_BYTES as f64) as u64;
         let transparent = self.trace(&keyed, scaled, 0, f64::INFINITY)?;
         let data = self.trace(&keyed, half, half, most_per_s)?;
-        let hits_per_s = |trace: &Trace, place| {
-            let played = play(trace, &self.devices, place, CLOSED);
-            played.ops_per_s() * trace.hits as f64 / trace.ops.len() as f64
+        let gets_per_s = |trace: &Trace, place| {
+            let played = play(trace, &self.devices, place, half_load);
+            1e9 / (played.latency_ns + (1.0 - trace.hit_ratio()) * MISS_NS)
         };
-        let hits_per_s = [
-            hits_per_s(&dram, Place::Near),
-            hits_per_s(&dram, Place::Far),
-            hits_per_s(&transparent, Place::Weighted(near, far)),
-            hits_per_s(&data, Place::ByItem),
+        let scores = [
+            gets_per_s(&dram, Place::Near),
+            gets_per_s(&dram, Place::Far),
+            gets_per_s(&transparent, Place::Weighted(near, far)),
+            gets_per_s(&data, Place::ByItem),
         ];
-        Ok(Judged { hits_per_s, advised: advice.chosen.name() })
+        Ok(Judged { scores, advised: advice.chosen.name() })
     }
 
     fn trace(
@@ -159,23 +164,26 @@ impl VirtualSocket {
         &self,
         workload: &CacheWorkload,
         dram: &Trace,
-        most_per_s: f64,
+        half_load: Load,
     ) -> Result<TieringAdvice, BenchError> {
-        let every = Some(Ps((2e12 * CORES as f64 / most_per_s) as u64));
-        let at_ease = play(dram, &self.devices, Place::Near, Load { cores: CORES, every });
+        let at_ease = play(dram, &self.devices, Place::Near, half_load);
         let gets = dram.gets as f64;
         let (misses, sets) = (gets - dram.hits as f64, (dram.ops.len() as u64 - dram.hits) as f64);
         let op_ns = at_ease.busy.as_ns_f64() / at_ease.ops as f64;
         let observed = ObservedLoad {
             sets_per_get: sets / gets,
             misses_per_get: misses / gets,
+            copied_bytes: dram.moved_bytes()[0] * dram.ops.len() as f64 / gets,
+            memory_bytes: Some(HALF_BYTES),
             command_ns: Some(op_ns * dram.ops.len() as f64 / (gets + sets)),
             ..observed_load(workload, HALF_BYTES, HALF_BYTES)
         };
         let advice = || {
             let read_share = observed.read_share();
             let (near, far) = (self.near.memory(read_share)?, self.far.memory(read_share)?);
-            advise(&near, Some(&far), &observed.load(&near, None, CORES as u32, 0.0)?)
+            let gets_per_s = Some(at_ease.ops_per_s() * gets / dram.ops.len() as f64);
+            let load = observed.load(&near, gets_per_s, CORES as u32, MISS_NS)?;
+            advise(&near, Some(&far), &load)
         };
         advice().map_err(|error: WeightsError| BenchError::Option {
             option: "workload",
@@ -194,7 +202,7 @@ mod tests {
         let workloads = all();
         let judge = || VirtualSocket::new(Size::Smoke).judge(&workloads[0]).unwrap();
         let (one, other) = (judge(), judge());
-        assert_eq!((one.hits_per_s, one.advised), (other.hits_per_s, other.advised));
-        assert!(one.hits_per_s.iter().all(|hits| *hits > 0.0), "{one:?}");
+        assert_eq!((one.scores, one.advised), (other.scores, other.advised));
+        assert!(one.scores.iter().all(|score| *score > 0.0), "{one:?}");
     }
 }

@@ -70,6 +70,8 @@ pub fn observed_load(workload: &CacheWorkload, near: u64, far: u64) -> ObservedL
         sets_per_get: sets / gets + misses_per_get,
         misses_per_get,
         item_bytes,
+        copied_bytes: 0.0,
+        memory_bytes: None,
         by_item: since(&now.by_item, &before.by_item),
         found_bytes: (now.found_bytes - before.found_bytes) as f64,
         threads: 1,

@@ -71,6 +71,12 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Bytes of items that were copied within near memory.
+    #[must_use]
+    pub fn copied_bytes(&self) -> u64 {
+        self.moved_bytes - self.crossed_bytes - self.moved_far_bytes
+    }
+
     /// Adds those of a partition; the memory is that of all of them already.
     pub(crate) fn add(&mut self, other: &Stats) {
         macro_rules! sum {

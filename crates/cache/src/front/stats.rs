@@ -327,6 +327,7 @@ fn prometheus(shared: &Shared) -> String {
         ("promotions", "Items that came from far to near memory", cache.promotions),
         ("demotions", "Items that went from near to far memory", cache.demotions),
         ("crossed_bytes", "Bytes of both", cache.crossed_bytes),
+        ("copied_bytes", "Bytes of items copied for room in near memory", cache.copied_bytes()),
         ("pages_moved_bytes", "Bytes of pages that went to other nodes", cache.pages_moved_bytes),
         ("near_bytes_read", "Bytes read from near memory, by samples", cache.near_bytes_read),
         ("far_bytes_read", "Bytes read from far memory, by samples", cache.far_bytes_read),

@@ -15,6 +15,10 @@ pub struct ObservedLoad {
     pub misses_per_get: f64,
     /// Mean of all items, headers included.
     pub item_bytes: f64,
+    /// Bytes that a look-up had copied to make room, mean.
+    pub copied_bytes: f64,
+    /// Memory of the cache that had these misses; `None`: they are those of hits by capacity.
+    pub memory_bytes: Option<u64>,
     /// Bytes, and the look-ups that such a cache answers, ascending.
     pub within: Vec<(u64, f64)>,
     /// Longest item of a class, and the look-ups that found one.
@@ -49,12 +53,14 @@ impl ObservedLoad {
             bytes: *bytes as f64 * factor,
             share: reads / self.gets,
         };
+        let stored = self.sets_per_get * self.item_bytes;
         let fills = self.sets_per_get.min(self.misses_per_get);
-        let load = CacheLoad {
+        let mut load = CacheLoad {
             gets_per_s,
             sets_per_get: self.sets_per_get - fills,
             fills_per_miss: if fills > 0.0 { fills / self.misses_per_get } else { 0.0 },
             item_bytes: self.item_bytes,
+            copies: if stored > 0.0 { self.copied_bytes / stored } else { 0.0 },
             sizes: self.by_item.iter().filter(|(_, reads)| *reads > 0.0).map(size).collect(),
             curve: self.within.iter().map(point).collect(),
             threads,
@@ -62,6 +68,7 @@ impl ObservedLoad {
             wait_share: 1.0,
             miss_ns,
         };
+        self.correct(&mut load);
         let Some(command_ns) = self.command_ns.filter(|command_ns| *command_ns > 0.0) else {
             return Ok(load);
         };
@@ -73,9 +80,22 @@ impl ObservedLoad {
         Ok(CacheLoad { work_ns, wait_share: (command_ns / waits).min(1.0), ..load })
     }
 
+    /// Hits by capacity are those of a cache that drops what was used longest ago: as far as this
+    /// one misses less there, or more, it does so with any memory.
+    fn correct(&self, load: &mut CacheLoad) {
+        let Some(memory_bytes) = self.memory_bytes else { return };
+        let misses = 1.0 - load.hit_ratio(load.items_in(memory_bytes as f64));
+        if misses > 0.0 {
+            let factor = self.misses_per_get / misses;
+            for point in &mut load.curve {
+                point.hit_ratio = (1.0 - (1.0 - point.hit_ratio) * factor).clamp(0.0, 1.0);
+            }
+        }
+    }
+
     /// Of all bytes that are moved, those that are read.
     pub fn read_share(&self) -> f64 {
-        let read = LINE_BYTES + self.found_bytes / self.gets;
-        read / (read + self.sets_per_get * self.item_bytes)
+        let read = LINE_BYTES + self.found_bytes / self.gets + self.copied_bytes;
+        read / (read + self.sets_per_get * self.item_bytes + self.copied_bytes)
     }
 }

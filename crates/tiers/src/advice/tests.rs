@@ -41,6 +41,7 @@ fn load(points: &[(u64, f64)]) -> CacheLoad {
         sets_per_get: 0.05,
         fills_per_miss: 0.0,
         item_bytes: 500.0,
+        copies: 0.0,
         sizes: vec![SizeShare { bytes: 500.0, share: 1.0 }],
         curve: curve(points),
         threads: 64,
@@ -189,6 +190,8 @@ fn observed() -> ObservedLoad {
         sets_per_get: 0.6,
         misses_per_get: 0.5,
         item_bytes: 500.0,
+        copied_bytes: 0.0,
+        memory_bytes: None,
         within: vec![(59 * GIB, 500.0), (250 * GIB, 900.0)],
         by_item: vec![(512, 500.0)],
         found_bytes: 250_000.0,
@@ -215,6 +218,31 @@ fn a_mode_that_misses_less_stores_less() {
     let none = ObservedLoad { misses_per_get: 0.0, ..observed() };
     let load = none.load(&near(), None, 1, 0.0).unwrap();
     assert_eq!((load.sets_per_get, load.fills_per_miss), (0.6, 0.0));
+}
+
+#[test]
+fn what_the_cache_misses_corrects_hits_by_capacity_and_what_it_copies_is_moved() {
+    // By capacity alone a tenth misses with so much memory, and half with 59 GiB.
+    let ratios = |misses_per_get| {
+        let seen = ObservedLoad { misses_per_get, memory_bytes: Some(1 << 60), ..observed() };
+        let load = seen.load(&near(), None, 1, 0.0).unwrap();
+        load.curve.iter().map(|point| point.hit_ratio).collect::<Vec<f64>>()
+    };
+    let is_close = |ratios: &[f64], expected: [f64; 2]| {
+        ratios.iter().zip(expected).all(|(ratio, expected)| (ratio - expected).abs() < 1e-9)
+    };
+    assert!(is_close(&ratios(0.05), [0.75, 0.95]), "{:?}", ratios(0.05));
+    assert!(is_close(&ratios(0.25), [0.0, 0.75]), "{:?}", ratios(0.25));
+    // 300 bytes a look-up are stored, and 600 copied: each is read and written.
+    let copying = ObservedLoad { copied_bytes: 600.0, ..observed() };
+    let load = copying.load(&near(), None, 1, 0.0).unwrap();
+    assert!((load.copies - 2.0).abs() < 1e-9, "{load:?}");
+    let carried = |load: &CacheLoad, mode| of(&advice(load), mode).memory_gets_per_s;
+    let none = observed().load(&near(), None, 1, 0.0).unwrap();
+    let more = 1e9 * 300.0 / carried(&load, TieringMode::Dram)
+        - 1e9 * 300.0 / carried(&none, TieringMode::Dram);
+    assert!((more - 1200.0).abs() < 20.0, "{more}");
+    assert!(carried(&load, TieringMode::Data) < carried(&none, TieringMode::Data));
 }
 
 #[test]
@@ -287,11 +315,11 @@ fn memories() -> impl Strategy<Value = (CacheMemory, CacheMemory)> {
 fn loads() -> impl Strategy<Value = CacheLoad> {
     let steps = proptest::collection::vec((1u64..100, 0.0..0.2), 1..6);
     let rate = prop_oneof![Just(None), (1e3..1e8).prop_map(Some)];
-    let rates = (rate, 0.0..1.0, 0.0..1.0, 20.0..100_000.0);
+    let rates = (rate, 0.0..1.0, 0.0..1.0, 20.0..100_000.0, 0.0..8.0);
     let times = (0.0..5e3, 0.1..1.0, 0.0..1e6);
     (rates, steps, 1u32..200, times).prop_map(
         |(rates, steps, threads, (work_ns, wait_share, miss_ns))| {
-            let (gets_per_s, sets_per_get, fills_per_miss, item_bytes) = rates;
+            let (gets_per_s, sets_per_get, fills_per_miss, item_bytes, copies) = rates;
             let (mut gib, mut hit_ratio) = (0, 0.0);
             let curve: Vec<CurvePoint> = steps
                 .iter()
@@ -305,6 +333,7 @@ fn loads() -> impl Strategy<Value = CacheLoad> {
                 sets_per_get,
                 fills_per_miss,
                 item_bytes,
+                copies,
                 sizes: Vec::new(),
                 curve,
                 threads,
