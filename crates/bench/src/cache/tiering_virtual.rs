@@ -99,7 +99,7 @@ impl VirtualSocket {
         let (mib, lines) = match size {
             Size::Smoke => (8, 1e5),
             Size::Quick => (16, 1e6),
-            Size::Full => (64, 6e6),
+            Size::Full => (32, 2e6),
         };
         VirtualSocket { devices, near, far, half_bytes: mib << 20, lines }
     }
