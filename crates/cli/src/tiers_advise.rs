@@ -32,7 +32,8 @@ pub const ADVISE_EXAMPLES: &str = "\
 Reads the counters of a `rackpool kv --advise` twice: rates are of the time between, hits by
 capacity and sizes of all reads since its start, from a sample of keys. --workload takes a stream of
 `bench cache` instead, scaled down. Hits by capacity are those of a cache that drops what was used
-longest ago, corrected by the misses of the kv. What the processors' caches answer is not known; all reads count as reads of memory.
+longest ago, corrected by the misses of the kv. What the processors' caches answer is not known; all
+reads count as reads of memory.
 dram: all near. data: what is read most near, the rest far (kv --tiering data --profile).
 transparent: all dealt out by weights. Nothing is changed.
 

@@ -10,7 +10,8 @@
 //! Items are taken to lie near as `--tiering data` has it in the long run: those that are read most
 //! lately, short ones only; and reads to be split by bandwidth where near memory is saturated
 //! (`rackpool_core::bandwidth_split`). A stored item is written near and, as another one has to go,
-//! once more far; to make room, others are copied within each. What a processor's cache answers is not known here.
+//! once more far; to make room, others are copied within each. What a processor's cache answers is
+//! not known here.
 //!
 //! Pure. In: two memories from a profile, a load, as counters have it ([`ObservedLoad`]). Out:
 //! figures of all modes, a choice, reasons.
@@ -33,8 +34,8 @@ const LONG_BYTES: f64 = 65_536.0;
 /// Up to this share of its bandwidth a memory is left alone, as by the cache itself; above,
 /// requests queue.
 const EASE_SHARE: f64 = 0.85;
-/// Bytes that are copied within far memory for each that goes there, at most: of the eight workloads
-/// of `bench cache` the median. What goes there was not read lately, so little of it is kept.
+/// Bytes that are copied within far memory for each that goes there, at most: the median of the
+/// workloads of `bench cache`. What goes there was not read lately, so little of it is kept.
 const FAR_COPIES: f64 = 1.5;
 /// What a mode of more parts has to gain.
 const GAIN_MIN: f64 = 0.01;
