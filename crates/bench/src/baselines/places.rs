@@ -104,7 +104,6 @@ pub(super) fn random_key() -> Result<Generation> {
     Ok(Generation(random >> 16 | 1))
 }
 
-/// The fabric's clock, nanoseconds.
 pub(super) fn now_ns() -> u64 {
     monotonic_ns()
 }

@@ -84,7 +84,6 @@ pub struct Spec {
     /// Keys, from 1 on.
     pub keys: u64,
     pub value_bytes: u64,
-    /// Clients at most.
     pub clients: u32,
     /// Requests of each under way.
     pub window: u32,
