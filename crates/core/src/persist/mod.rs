@@ -28,6 +28,9 @@ use crate::seam::Mem;
 use std::fmt;
 use std::str::FromStr;
 
+/// What is written back as one. A loss of power may spare any part of it in units of 8 bytes.
+pub const LINE_BYTES: u64 = 64;
+
 /// How far a store has to travel until a loss of power spares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PersistenceDomain {

@@ -5,13 +5,10 @@
 //! Loads see every store at once, as those of a processor do. One thread; a trace grows with each
 //! call and has no other bound, so this is for runs that end.
 
-use super::{Persist, PersistError, PersistenceDomain};
+use super::{LINE_BYTES, Persist, PersistError, PersistenceDomain};
 use crate::seam::{Mem, Probe, Section};
 use std::cell::RefCell;
 use std::rc::Rc;
-
-/// What a medium writes as one, of which a loss of power may spare any part in units of 8 bytes.
-pub const LINE_BYTES: u64 = 64;
 
 /// A call, or what the program under test says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -281,7 +278,10 @@ mod tests {
         let memory = Recorder::new(vec![0; 4096], PersistenceDomain::Adr);
         let part = memory.slice(64, 1024);
         part.store(8, 7);
-        assert_eq!((part.compare_exchange(8, 7, 9), part.compare_exchange(8, 7, 1)), (Ok(7), Err(9)));
+        assert_eq!(
+            (part.compare_exchange(8, 7, 9), part.compare_exchange(8, 7, 1)),
+            (Ok(7), Err(9))
+        );
         assert_eq!((part.fetch_add(8, 1), memory.load(72)), (9, 10));
         part.copy_in_streaming(60, &[5; 72]);
         memory.zero(124, 2);
@@ -293,8 +293,14 @@ mod tests {
         let word = |value: u64| store(72, value.to_le_bytes().to_vec());
         assert_eq!(events[..3], [word(7), word(9), word(10)]);
         assert_eq!(events[3], stream(128, vec![5; 64]));
-        assert_eq!(events[4..6], [store(124, vec![5; 4]), Event::WriteBack { offset: 124, bytes: 4 }]);
-        assert_eq!(events[6..8], [store(192, vec![5; 4]), Event::WriteBack { offset: 192, bytes: 4 }]);
+        assert_eq!(
+            events[4..6],
+            [store(124, vec![5; 4]), Event::WriteBack { offset: 124, bytes: 4 }]
+        );
+        assert_eq!(
+            events[6..8],
+            [store(192, vec![5; 4]), Event::WriteBack { offset: 192, bytes: 4 }]
+        );
         assert_eq!(events[8..], [store(124, vec![0; 2]), Event::Fence]);
     }
 
