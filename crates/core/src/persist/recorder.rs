@@ -187,8 +187,9 @@ impl Mem for Recorder {
 
     fn load(&self, offset: u64) -> u64 {
         let place = self.word_place(offset) as usize;
-        let word = self.shared.borrow().visible[place..place + 8].try_into();
-        u64::from_le_bytes(word.expect("8 bytes"))
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.shared.borrow().visible[place..place + 8]);
+        u64::from_le_bytes(word)
     }
 
     fn store(&self, offset: u64, value: u64) {

@@ -279,7 +279,7 @@ impl<M: Persist> Log<M> {
     /// # Errors
     /// [`LogError::TooLong`], [`LogError::Full`]: nothing was appended. [`LogError::Persist`].
     pub fn append(&mut self, kind: u32, parts: &[&[u8]]) -> Result<Appended, LogError> {
-        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let max_bytes = self.geometry.entry_bytes_max();
         if bytes > max_bytes {
             return Err(LogError::TooLong { bytes, max_bytes });
