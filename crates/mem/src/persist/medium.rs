@@ -6,7 +6,6 @@
 //! (`regionN/persistence_domain`). Where it says nothing the user has to: a wrong word for it would
 //! lose data that was acknowledged. No word is taken that promises more than the kernel does.
 
-use super::lines;
 use crate::window::Window;
 use rackpool_core::persist::PersistenceDomain;
 use rustix::fd::BorrowedFd;
@@ -111,28 +110,26 @@ impl Medium {
     /// where it promises less than the kernel does.
     ///
     /// # Errors
-    /// All of [`AttachError`] but `Io`.
+    /// All of [`AttachError`] but `Io` and `NoInstruction`.
     pub fn domain(
         self,
         declared: Option<PersistenceDomain>,
     ) -> Result<PersistenceDomain, AttachError> {
         use PersistenceDomain::{Adr, Eadr, Msync, None as Nothing};
-        let domain = match (self, declared) {
-            (_, Some(Nothing)) => return Ok(Nothing),
-            (Medium::Volatile, _) => return Err(AttachError::Volatile),
-            (Medium::File | Medium::DaxFile(_), Some(Msync)) => return Ok(Msync),
-            (Medium::File, None) => return Ok(Msync),
-            (Medium::File, Some(declared)) => return Err(AttachError::NotDax { declared }),
-            (Medium::Device(_), Some(Msync)) => return Err(AttachError::NoPageCache),
+        match (self, declared) {
+            (_, Some(Nothing)) => Ok(Nothing),
+            (Medium::Volatile, _) => Err(AttachError::Volatile),
+            (Medium::File, None) | (Medium::File | Medium::DaxFile(_), Some(Msync)) => Ok(Msync),
+            (Medium::File, Some(declared)) => Err(AttachError::NotDax { declared }),
+            (Medium::Device(_), Some(Msync)) => Err(AttachError::NoPageCache),
             (Medium::Device(Some(Adr)) | Medium::DaxFile(Some(Adr)), Some(Eadr)) => {
-                return Err(AttachError::Stronger { declared: Eadr, found: Adr });
+                Err(AttachError::Stronger { declared: Eadr, found: Adr })
             }
-            (Medium::Device(_) | Medium::DaxFile(_), Some(declared)) => declared,
+            (Medium::Device(_) | Medium::DaxFile(_), Some(declared)) => Ok(declared),
             (Medium::Device(told) | Medium::DaxFile(told), None) => {
-                told.ok_or(AttachError::Unknown)?
+                told.ok_or(AttachError::Unknown)
             }
-        };
-        if lines::is_supported() { Ok(domain) } else { Err(AttachError::NoInstruction { domain }) }
+        }
     }
 }
 
@@ -144,8 +141,8 @@ fn domain_of(sys: &Path, kind: &str, device: u64) -> Option<PersistenceDomain> {
 
 /// What a device's region says, or all the devices that it is made of; the weakest counts.
 fn domain_above(device: &Path, stacked_max: u32) -> Option<PersistenceDomain> {
-    let region = device.ancestors().map(|folder| folder.join("persistence_domain"));
-    if let Some(told) = region.filter_map(|file| fs::read_to_string(file).ok()).next() {
+    let mut region = device.ancestors().map(|folder| folder.join("persistence_domain"));
+    if let Some(told) = region.find_map(|file| fs::read_to_string(file).ok()) {
         return match told.trim() {
             "memory_controller" => Some(PersistenceDomain::Adr),
             "cpu_cache" => Some(PersistenceDomain::Eadr),
@@ -161,7 +158,7 @@ fn domain_above(device: &Path, stacked_max: u32) -> Option<PersistenceDomain> {
     domains.collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use crate::temporary::TemporaryDir;
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn where_lines_can_be_sent_the_kernels_word_or_a_weaker_one_is_taken() {
+    fn the_kernels_word_or_a_weaker_one_is_taken_and_the_users_where_it_says_nothing() {
         for medium in [Medium::Device as fn(_) -> _, Medium::DaxFile] {
             let expected = [
                 (Some(Adr), None, Adr),
@@ -211,18 +208,11 @@ mod tests {
                 (None, Some(Adr), Adr),
             ];
             for (told, declared, domain) in expected {
-                match medium(told).domain(declared) {
-                    Ok(found) => assert!(lines::is_supported() && found == domain),
-                    Err(AttachError::NoInstruction { domain: refused }) => {
-                        assert!(!lines::is_supported() && refused == domain);
-                    }
-                    Err(other) => panic!("{told:?}, {declared:?}: {other}"),
-                }
+                assert_eq!(medium(told).domain(declared).ok(), Some(domain));
             }
         }
     }
 
-    #[cfg(not(miri))]
     #[test]
     fn a_memfd_is_volatile_and_a_file_is_what_its_file_system_makes_it() {
         let memfd = rustix::fs::memfd_create("medium-test", rustix::fs::MemfdFlags::CLOEXEC);

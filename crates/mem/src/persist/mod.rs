@@ -59,6 +59,19 @@ impl PersistentWindow {
             let options = MapOptions { file_offset, ..MapOptions::default() };
             Window::map(file, bytes, Access::ReadWrite, options)?
         };
+        Self::new(window, domain)
+    }
+
+    /// Of a window whose memory is in that domain (see [`Medium::domain`]), or is to be used as if
+    /// it were.
+    ///
+    /// # Errors
+    /// [`AttachError::NoInstruction`].
+    pub fn new(window: Window, domain: PersistenceDomain) -> Result<Self, AttachError> {
+        let needs_instruction = matches!(domain, PersistenceDomain::Adr | PersistenceDomain::Eadr);
+        if needs_instruction && !lines::is_supported() {
+            return Err(AttachError::NoInstruction { domain });
+        }
         Ok(Self { window, domain, sent: Cell::default(), failure: Arc::default() })
     }
 
@@ -241,7 +254,7 @@ impl Mem for PersistentWindow {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use rackpool_core::persist::log::{Log, LogGeometry};
@@ -258,12 +271,11 @@ mod tests {
 
     /// A window in a domain that its memory does not have.
     fn window(file: &File, bytes: u64, domain: PersistenceDomain) -> PersistentWindow {
-        let none = Some(PersistenceDomain::None);
-        let window = PersistentWindow::map(file.as_fd(), bytes, 0, none).unwrap();
-        PersistentWindow { domain, ..window }
+        let options = MapOptions::default();
+        let window = Window::map(file.as_fd(), bytes, Access::ReadWrite, options).unwrap();
+        PersistentWindow::new(window, domain).unwrap()
     }
 
-    #[cfg(not(miri))]
     #[test]
     fn every_copy_and_write_back_of_every_domain_leaves_the_bytes_that_it_was_given() {
         for domain in PersistenceDomain::ALL {
@@ -291,7 +303,18 @@ mod tests {
         }
     }
 
-    #[cfg(not(miri))]
+    #[test]
+    fn a_file_is_mapped_in_the_domain_that_its_memory_has() {
+        let file = memfd(4096);
+        let map = |declared| PersistentWindow::map(file.as_fd(), 4096, 0, declared);
+        assert!(matches!(map(None), Err(AttachError::Volatile)));
+        assert!(matches!(map(Some(PersistenceDomain::Adr)), Err(AttachError::Volatile)));
+        let window = map(Some(PersistenceDomain::None)).unwrap();
+        window.store(8, 7);
+        assert_eq!(window.persist(8, 8), Err(PersistError::Volatile));
+        assert_eq!(window.load(8), 7);
+    }
+
     #[test]
     fn ranges_outside_panic_and_an_empty_one_is_nothing() {
         let file = memfd(4096);
@@ -302,7 +325,6 @@ mod tests {
         assert!(result.is_err());
     }
 
-    #[cfg(not(miri))]
     #[test]
     fn pages_are_written_once_for_all_that_was_sent_by_this_handle() {
         let file = memfd(8 * 4096);
@@ -317,7 +339,6 @@ mod tests {
         assert_eq!((part.sent.get(), whole.sent.get()), (None, None));
     }
 
-    #[cfg(not(miri))]
     #[test]
     fn after_an_error_of_any_handle_none_reports_success() {
         let file = memfd(4096);
@@ -332,7 +353,6 @@ mod tests {
         assert!(error.to_string().contains("do not retry"));
     }
 
-    #[cfg(not(miri))]
     #[test]
     fn a_log_in_a_file_is_found_by_the_next_that_maps_it() {
         let geometry = LogGeometry::new(1, 2).unwrap();
