@@ -409,8 +409,8 @@ pub const RECORD_ALIGN_BYTES: u64 = 256;
 /// Entries of a log are gathered in a record of up to so many bytes: what the write buffer of one
 /// device holds. Source: the Optane guide, rule 1.
 pub const COMBINER_BYTES: usize = 16 << 10;
-/// A log's segment is a multiple of this, so that it uses all of six devices that are interleaved by
-/// 4 KiB equally. Source: the Optane guide, figure 5.
+/// A log's segment is a multiple of this, so that it uses all of six devices that are interleaved
+/// by 4 KiB equally. Source: the Optane guide, figure 5.
 pub const SEGMENT_STRIDE_BYTES: u64 = 24 << 10;
 /// Strides of the longest segment, 6 MiB. All of a segment is written back before the next one is
 /// begun: from 8 MB on what was only stored has left the caches in no order.

@@ -1,5 +1,6 @@
-//! The log in persistent memory against a loss of power at any moment: with every safeguard nothing
-//! that was acknowledged is lost, and each one that is left out or comes at the wrong time is found.
+//! The log in persistent memory against a loss of power at any moment: with every safeguard
+//! nothing that was acknowledged is lost, and each one that is left out or comes at the wrong time
+//! is found.
 
 use rackpool_core::constants::SEGMENT_STRIDE_BYTES;
 use rackpool_core::persist::images::{Explored, ImageOptions, Violation, explore};

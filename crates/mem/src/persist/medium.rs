@@ -49,8 +49,8 @@ pub enum AttachError {
     /// Not persistent memory: what leaves the caches is in the system's page cache.
     #[error(
         "domain={declared}: the file system does not map this file synchronously (MAP_SYNC), so \
-         only msync makes it durable: leave domain out, or mount a file system on persistent memory \
-         with -o dax"
+         only msync makes it durable: leave domain out, or mount a file system on persistent \
+         memory with -o dax"
     )]
     NotDax { declared: PersistenceDomain },
     #[error(

@@ -38,8 +38,8 @@ pub struct PersistentWindow {
 }
 
 impl PersistentWindow {
-    /// Maps `bytes` bytes of a file from `file_offset` on, to read and write, in the domain that the
-    /// user `declared`, else in what the system says. See [`Medium::domain`].
+    /// Maps `bytes` bytes of a file from `file_offset` on, to read and write, in the domain that
+    /// the user `declared`, else in what the system says. See [`Medium::domain`].
     ///
     /// # Errors
     /// [`AttachError`]; a file that is too short is one of the system's.

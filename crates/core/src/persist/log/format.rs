@@ -180,8 +180,8 @@ pub(super) struct Found {
     pub(super) padded_bytes: u64,
 }
 
-/// Reads a record of at most `bytes_max` bytes, if one is there and whole. Its bytes are in `record`
-/// then.
+/// Reads a record of at most `bytes_max` bytes, if one is there and whole. Its bytes are in
+/// `record` then.
 pub(super) fn read<M: Persist>(
     mem: &M,
     place: Place,
@@ -217,8 +217,8 @@ pub(super) fn read<M: Persist>(
     })
 }
 
-/// Hands over the entries of a record: where their bytes begin in it, kind, bytes. Ends at the first
-/// that does not fit.
+/// Hands over the entries of a record: where their bytes begin in it, kind, bytes. Ends at the
+/// first that does not fit.
 pub(super) fn entries(record: &[u8], each: &mut dyn FnMut(u64, u32, &[u8])) {
     let mut at = RECORD_HEADER_BYTES as usize;
     while let Some((head, rest)) = record[at..].split_first_chunk::<8>() {

@@ -10,8 +10,8 @@
 //! - *Entries are gathered in memory* up to 16 KiB and written once, as one record of a multiple of
 //!   256 bytes around the caches. Nothing durable is ever changed in place.
 //! - *A commit is one fence* for all that was appended before; acknowledge after it.
-//! - *A segment is durable before the next one is begun.* So what recovery finds is everything up to
-//!   some moment, and never a later entry without an earlier one.
+//! - *A segment is durable before the next one is begun.* So what recovery finds is everything up
+//!   to some moment, and never a later entry without an earlier one.
 //! - *The next record* of a segment has the next sequence number and at least the epoch of the one
 //!   before. Epochs count openings: what an earlier life left behind the last record that was
 //!   found, or in segments that were given back, never counts again.
@@ -43,7 +43,8 @@ pub struct LogGeometry {
 }
 
 impl LogGeometry {
-    /// Segments of so many strides of 24 KiB; `None` outside of 1 to 256 strides, 2 to 2²⁰ segments.
+    /// Segments of so many strides of 24 KiB; `None` outside of 1 to 256 strides and of 2 to 2^20
+    /// segments.
     pub fn new(strides: u32, segment_count: u32) -> Option<Self> {
         let is_valid = (1..=SEGMENT_STRIDES_MAX).contains(&strides)
             && (2..=SEGMENTS_MAX).contains(&segment_count);
