@@ -346,12 +346,12 @@ fn a_log_says_what_it_cannot_do() {
     assert!(LogGeometry::new(1, 1).is_none());
     let empty = Recorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
     assert_eq!(Log::open(empty.clone(), &mut |_| ()).err(), Some(LogError::NotALog));
-    let small = Recorder::new(vec![0; 4096], PersistenceDomain::Adr);
-    let (log_bytes, memory_bytes) = (geometry().bytes(), 4096);
+    let small = Recorder::new(vec![0; HEADER_BYTES as usize], PersistenceDomain::Adr);
+    let (log_bytes, memory_bytes) = (geometry().bytes(), HEADER_BYTES);
     let other = LogError::OtherSize { log_bytes, memory_bytes };
     assert_eq!(Log::format(&small, geometry(), ID), Err(other));
     Log::format(&empty, geometry(), ID).unwrap();
-    small.copy_in(0, &empty.visible()[..4096]);
+    small.copy_in(0, &empty.visible()[..HEADER_BYTES as usize]);
     assert_eq!(Log::open(small, &mut |_| ()).err(), Some(other));
     let forgets = Recorder::new(empty.visible(), PersistenceDomain::None);
     let volatile = LogError::Persist(PersistError::Volatile);

@@ -20,9 +20,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"rackplog");
 /// Version of the bytes here. Another one is an error.
 pub const VERSION: u32 = 1;
 /// What stands before the first segment.
-pub const HEADER_BYTES: u64 = 4096;
-/// Between the two headers: a medium writes so many bytes at once, and may lose them together.
-const HEADER_STRIDE_BYTES: u64 = 2048;
+pub const HEADER_BYTES: u64 = 2 * HEADER_STRIDE_BYTES;
+/// Between the two headers: a disk may write so many bytes at once, and lose them together.
+const HEADER_STRIDE_BYTES: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
