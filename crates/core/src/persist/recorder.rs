@@ -43,16 +43,6 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Indices of the events without which data may be lost: write-backs, stores around the caches
-    /// and fences.
-    pub fn safeguards(&self) -> Vec<usize> {
-        let is_safeguard = |event: &Event| match event {
-            Event::Stream { .. } | Event::WriteBack { .. } | Event::Fence => true,
-            Event::Store { .. } | Event::Issued(_) | Event::Acknowledged(_) => false,
-        };
-        (0..self.events.len()).filter(|index| is_safeguard(&self.events[*index])).collect()
-    }
-
     /// Indices of the fences.
     pub fn fences(&self) -> Vec<usize> {
         (0..self.events.len()).filter(|index| self.events[*index] == Event::Fence).collect()

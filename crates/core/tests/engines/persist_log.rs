@@ -3,7 +3,7 @@
 //! is found.
 
 use rackpool_core::constants::SEGMENT_STRIDE_BYTES;
-use rackpool_core::persist::images::{Explored, ImageOptions, Violation, explore};
+use rackpool_core::persist::images::{Explored, ImageOptions, Violation, explore, safeguards};
 use rackpool_core::persist::log::{HEADER_BYTES, Location, Log, LogError, LogGeometry};
 use rackpool_core::persist::recorder::{Event, Recorder, Trace};
 use rackpool_core::persist::{PersistError, PersistenceDomain};
@@ -192,7 +192,7 @@ fn a_loss_of_power_at_any_moment_loses_nothing_that_was_acknowledged() {
 #[test]
 fn each_write_back_and_each_fence_that_is_left_out_is_found() {
     let trace = life(PersistenceDomain::Adr);
-    let safeguards = trace.safeguards();
+    let safeguards = safeguards(&trace);
     assert!(safeguards.len() >= 24, "{} safeguards", safeguards.len());
     for index in safeguards {
         let found = explore_life(&trace.without(index));
@@ -294,6 +294,35 @@ fn what_a_torn_group_left_behind_never_comes_back() {
     unwiped.events.drain(wipe..wipe + 2);
     let violation = explore_life(&unwiped).unwrap_err();
     assert!(violation.reason.contains("3 was found and never issued"), "{violation}");
+}
+
+#[test]
+fn what_was_being_freed_when_the_process_was_killed_stays_free() {
+    let memory = Recorder::new(used_memory(), PersistenceDomain::Adr);
+    (1..=2).chain(OPENED..OPENED + 9).chain([FREED]).for_each(|token| memory.issue(token));
+    Log::format(&memory, geometry(), ID).unwrap();
+    let (mut log, _) = open(&memory);
+    append(&mut log, 1, 24);
+    // A segment of its own; the copy goes to the third.
+    append(&mut log, 2, 24_400);
+    append(&mut log, 1, 24);
+    commit(&memory, &mut log, &[1, 2]);
+    log.free(0).unwrap();
+    let killed = memory.trace().events.len() - 2;
+    drop(log);
+    let (_, found) = open(&memory);
+    assert_eq!(found.entries.len(), 2);
+    memory.acknowledge(FREED);
+    let mut trace = memory.trace();
+    // Killed between the store of zeros and its write-back.
+    let last: Vec<Event> = trace.events.drain(killed..killed + 2).collect();
+    let wipe = Event::WriteBack { offset: HEADER_BYTES, bytes: 64 };
+    assert_eq!(last, [wipe.clone(), Event::Fence]);
+    explore_life(&trace).unwrap();
+    let again = trace.events.iter().rposition(|event| *event == wipe).unwrap();
+    assert!(again >= killed);
+    let violation = explore_life(&trace.without(again)).unwrap_err();
+    assert!(violation.reason.contains("2000 was acknowledged and is lost"), "{violation}");
 }
 
 #[test]

@@ -237,12 +237,13 @@ pub(super) fn entries(record: &[u8], each: &mut dyn FnMut(u64, u32, &[u8])) {
     }
 }
 
-/// Sets the line with which a record begins to zero, if it is not, and sends it on its way.
+/// Sets the line with which a record begins to zero, if it is not, and sends it on its way: zeros
+/// that are there may be the store of a process that was killed.
 pub(super) fn wipe<M: Persist>(mem: &M, start: u64) {
     let mut line = [0; LINE_BYTES as usize];
     mem.copy_out(start, &mut line);
     if line != [0; LINE_BYTES as usize] {
         mem.zero(start, LINE_BYTES);
-        mem.write_back(start, LINE_BYTES);
     }
+    mem.write_back(start, LINE_BYTES);
 }
