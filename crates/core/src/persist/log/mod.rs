@@ -16,8 +16,8 @@
 //!   before. Epochs count openings: what an earlier life left behind the last record that was
 //!   found, or in segments that were given back, never counts again.
 //! - *Recovery makes durable what it found*, since a killed process may have left it in the caches,
-//!   and wipes the line with which a torn record begins, since the same bytes written there again
-//!   would complete it.
+//!   before it writes the header that counts it. It wipes the line with which a torn record begins,
+//!   since the same bytes written there again would complete it.
 //! - *A freed segment is wiped* before it is used again, and after everything that was appended
 //!   before is durable: a copy of its live entries.
 //!
@@ -232,15 +232,18 @@ impl<M: Persist> Log<M> {
 
     /// Begins an epoch: what was found is durable, what was not is no record any more.
     fn settle(&mut self) -> Result<(), LogError> {
+        for segment in &self.free {
+            format::wipe(&self.mem, self.geometry.start(*segment));
+        }
         if let Some(head) = self.head {
             let start = self.geometry.start(head);
-            self.mem.write_back(start, self.offset);
             if self.offset < self.geometry.segment_bytes {
                 format::wipe(&self.mem, start + self.offset);
             }
-        }
-        for segment in &self.free {
-            format::wipe(&self.mem, self.geometry.start(*segment));
+            self.mem.write_back(start, self.offset);
+            // The header counts these records: with it and without them the numbers of later ones
+            // would not continue those that are found.
+            self.mem.persist_fence()?;
         }
         format::write_header(
             &self.mem,
