@@ -10,7 +10,7 @@ use rackpool_core::persist::{PersistError, PersistenceDomain};
 use rackpool_core::seam::Mem;
 use std::collections::BTreeSet;
 
-const ID: u64 = 7;
+pub(crate) const ID: u64 = 7;
 const OPTIONS: ImageOptions = ImageOptions { seed: 0x37_0001, samples: 40 };
 
 /// Tokens from here on say that the log was opened so often.
@@ -20,12 +20,12 @@ const FREED: u64 = 2000;
 /// Entries that were in it.
 const IN_FREED: u64 = 9;
 
-fn geometry() -> LogGeometry {
+pub(crate) fn geometry() -> LogGeometry {
     LogGeometry::new(1, 3).unwrap()
 }
 
 /// The bytes of an entry: any two differ, and so do any two words of one.
-fn content(token: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn content(token: u64, bytes: usize) -> Vec<u8> {
     let words = (0..bytes.div_ceil(8) as u64)
         .flat_map(|word| (token << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
     let mut all: Vec<u8> = token.to_le_bytes().into_iter().chain(words).collect();
@@ -35,13 +35,13 @@ fn content(token: u64, bytes: usize) -> Vec<u8> {
 
 /// Entries by their token, where they were found.
 #[derive(Debug, Default)]
-struct Contents {
-    entries: Vec<(u64, Location)>,
-    torn: Option<u64>,
+pub(crate) struct Contents {
+    pub(crate) entries: Vec<(u64, Location)>,
+    pub(crate) torn: Option<u64>,
 }
 
 impl Contents {
-    fn open(memory: Recorder) -> (Result<Log<Recorder>, LogError>, Contents) {
+    pub(crate) fn open(memory: Recorder) -> (Result<Log<Recorder>, LogError>, Contents) {
         let mut found = Contents::default();
         let log = Log::open(memory, &mut |entry| {
             let token = u64::from_le_bytes(entry.bytes[..8].try_into().unwrap());
@@ -53,12 +53,12 @@ impl Contents {
         (log, found)
     }
 
-    fn tokens(&self) -> BTreeSet<u64> {
+    pub(crate) fn tokens(&self) -> BTreeSet<u64> {
         self.entries.iter().map(|(token, _)| *token).collect()
     }
 }
 
-fn append(log: &mut Log<Recorder>, token: u64, bytes: usize) {
+pub(crate) fn append(log: &mut Log<Recorder>, token: u64, bytes: usize) {
     let content = content(token, bytes);
     let (head, tail) = content.split_at(content.len() / 3);
     let appended = log.append(token as u32, &[head, tail]).unwrap();
@@ -72,7 +72,7 @@ fn append(log: &mut Log<Recorder>, token: u64, bytes: usize) {
 fn recover(image: Vec<u8>, domain: PersistenceDomain) -> Result<BTreeSet<u64>, String> {
     let memory = Recorder::new(image, domain);
     let (log, found) = Contents::open(memory.clone());
-    let mut log = match log {
+    let log = match log {
         // The making of the log was not over.
         Err(LogError::NotALog) => return Ok(BTreeSet::new()),
         log => log.map_err(|error| error.to_string())?,
@@ -93,22 +93,33 @@ fn recover(image: Vec<u8>, domain: PersistenceDomain) -> Result<BTreeSet<u64>, S
         tokens.insert(FREED);
     }
     tokens.extend((0..log.epoch()).map(|epoch| OPENED + epoch));
-    if log.free_segments() > 0 {
-        append(&mut log, 99, 300);
-        log.commit().map_err(|error| error.to_string())?;
-        let (log, again) = Contents::open(memory);
-        log.map_err(|error| error.to_string())?;
-        let (last, before) = again.entries.split_last().ok_or("the log is empty")?;
-        if last.0 != 99 || before != found.entries {
-            return Err(format!("{again:?} after one more entry"));
-        }
-    }
+    goes_on(&memory, log, &found)?;
     Ok(tokens)
+}
+
+/// A log that was opened takes one more entry, if there is room, and the next finds that too.
+pub(crate) fn goes_on(
+    memory: &Recorder,
+    mut log: Log<Recorder>,
+    found: &Contents,
+) -> Result<(), String> {
+    if log.free_segments() == 0 {
+        return Ok(());
+    }
+    append(&mut log, 99, 300);
+    log.commit().map_err(|error| error.to_string())?;
+    let (log, again) = Contents::open(memory.clone());
+    log.map_err(|error| error.to_string())?;
+    let (last, before) = again.entries.split_last().ok_or("the log is empty")?;
+    if last.0 != 99 || before != found.entries {
+        return Err(format!("{again:?} after one more entry"));
+    }
+    Ok(())
 }
 
 /// A log of another id that was opened three times: its headers have higher epochs than those of
 /// the log that is made there now.
-fn used_memory() -> Vec<u8> {
+pub(crate) fn used_memory() -> Vec<u8> {
     let memory = Recorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
     Log::format(&memory, geometry(), ID + 1).unwrap();
     for _ in 0..3 {
