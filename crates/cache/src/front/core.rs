@@ -24,8 +24,7 @@ use super::timer::CommandTimer;
 use super::watch::EventLog;
 use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put, Section};
 use crate::clock::{Times, seconds_left};
-use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN, TURN_NS};
-use rackpool_mem::process::monotonic_ns;
+use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN};
 use rackpool_mem::window::Piece;
 use std::sync::Arc;
 
@@ -221,8 +220,9 @@ impl Core {
         let count = self.shared.settings.threads.max(1);
         let own = PartitionShare { index: self.thread, count };
         let share = if self.tidies_all { PartitionShare::ALL } else { own };
-        let ends_ns = monotonic_ns() + TURN_NS;
-        self.has_to_tidy = self.cache().tidy(share, self.now, || monotonic_ns() < ends_ns);
+        self.timer.others_wait = false;
+        self.timer.begin_turn();
+        self.has_to_tidy = self.cache().tidy(share, self.now, || !self.timer.is_turn_over());
         self.tidies_all &= self.has_to_tidy;
     }
 

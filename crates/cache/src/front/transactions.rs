@@ -22,6 +22,9 @@ use rackpool_mem::process::monotonic_ns;
 /// What a watch takes beside its key: here, in its partition, and among all watches.
 const WATCH_BYTES: usize = 320;
 
+/// Commands of a long transaction, some 200 µs of them, after which threads that serve may run.
+const COMMANDS_AT_ONCE: usize = 512;
+
 const ABORTED: &str = "EXECABORT Transaction discarded because of";
 
 /// What a client has watched, and the commands that wait.
@@ -182,7 +185,11 @@ impl Transaction {
         push_array(&mut core.out.bytes, self.queue.commands.len());
         let (mut args, mut is_too_much) = (Args::default(), false);
         let began_ns = monotonic_ns();
-        for (id, words) in self.queue.commands() {
+        for (nth, (id, words)) in self.queue.commands().enumerate() {
+            if nth % COMMANDS_AT_ONCE == COMMANDS_AT_ONCE - 1 {
+                // Threads that serve may wait for this processor, and the system lets them for ms.
+                std::thread::yield_now();
+            }
             args.refill(words);
             run_one(core, client, &self.queue.bytes, &args, id);
             if core.out.bytes.len() - start > bytes_max {
