@@ -264,7 +264,7 @@ impl Session {
         if let Pending::Value(incoming) | Pending::Rest(incoming) = &mut self.pending {
             incoming.took_ns += core.timer.lap_ns();
         }
-        core.add(Count::Commands, core.timer.commands);
+        core.add(Count::Commands, core.timer.commands - core.timer.refused);
         if !core.log.is_empty() {
             core.log.publish(&core.shared.watch, self.client.id);
         }

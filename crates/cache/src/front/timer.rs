@@ -12,6 +12,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct CommandTimer {
     pub commands: u64,
+    /// Those of them that did not run.
+    pub refused: u64,
     read_ns: u64,
     from: usize,
     /// Commands before the batch.
@@ -41,7 +43,7 @@ impl CommandTimer {
     }
 
     pub fn start(&mut self) {
-        (self.commands, self.before, self.from) = (0, 0, 0);
+        (self.commands, self.refused, self.before, self.from) = (0, 0, 0, 0);
         self.read_ns = monotonic_ns();
     }
 
