@@ -26,8 +26,9 @@ pub const STREAM_BYTES_MIN: u64 = 64 << 10;
 /// From this length on a value is sent from the cache's memory, bytes; below, a copy is cheaper
 /// than a pin and a piece of its own in the system call.
 pub const PIN_BYTES_MIN: u64 = 32 << 10;
-/// Answers that wait for a client, bytes, above which its further commands wait as well.
-pub const OUTPUT_SOFT_BYTES: u64 = 1 << 20;
+/// Answers that wait for a client, bytes, above which its further commands wait as well: what a
+/// system call takes in some 50 µs.
+pub const OUTPUT_SOFT_BYTES: u64 = 128 << 10;
 /// Look-ups that are gathered and done at once. Between two such batches it is seen whether the
 /// client takes its answers: beside [`OUTPUT_SOFT_BYTES`] those of one batch may wait for it.
 pub const BATCH_KEYS_MAX: usize = 64;
@@ -38,9 +39,11 @@ pub const READS_MAX: usize = 8;
 /// Busy-polls of a serving thread before it sleeps: some 20 µs, about what a sleep and its wake-up
 /// cost on a virtual machine, so that polling in vain at most doubles that cost.
 pub const BUSY_POLLS: u32 = 64;
-/// How long a connection is served before others have their turn, nanoseconds: some thousand
+/// How long a connection is served before others have their turn, nanoseconds: some hundred
 /// look-ups. A command that takes longer goes on in its next turn.
-pub const TURN_NS: u64 = 1_000_000;
+pub const TURN_NS: u64 = 250_000;
+/// How long if others wait already: as long as few look-ups of theirs take by way of the network.
+pub const SHORT_TURN_NS: u64 = 40_000;
 /// Steps after which it is looked whether a turn is over, where nothing else looks at the clock.
 pub const TURN_STEPS: u32 = 64;
 /// Bytes of one command, long streamed values excepted.

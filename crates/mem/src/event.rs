@@ -13,7 +13,7 @@
 //!
 //! Source: DESIGN §3 (adaptive waiting).
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 use std::io;
 use std::mem::MaybeUninit;
@@ -182,6 +182,14 @@ impl Poller {
         events.extend(ready.iter().map(readiness_of));
         Ok(events.len())
     }
+
+    /// Whether a wait would find something ready. Takes nothing: what [`Interest::Edges`] reports
+    /// once is still to be reported.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        let mut polled = [PollFd::new(&self.epoll, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
 }
 
 impl std::fmt::Debug for Poller {
@@ -222,8 +230,10 @@ mod tests {
         let mut events = Vec::new();
         poller.add(&event, 7, Interest::Read).unwrap();
         assert_eq!(poller.wait(Some(Duration::ZERO), &mut events).unwrap(), 0);
+        assert!(!poller.has_ready());
         event.notify();
         event.try_clone().unwrap().notify();
+        assert!(poller.has_ready());
         for _ in 0..2 {
             assert_eq!(poller.wait(None, &mut events).unwrap(), 1);
             let (writable, ended, closed) = (false, false, false);

@@ -24,8 +24,7 @@ use super::timer::CommandTimer;
 use super::watch::EventLog;
 use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put, Section};
 use crate::clock::{Times, seconds_left};
-use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN, TURN_NS};
-use rackpool_mem::process::monotonic_ns;
+use crate::constants::{BATCH_KEYS_MAX, PIN_BYTES_MIN};
 use rackpool_mem::window::Piece;
 use std::sync::Arc;
 
@@ -42,6 +41,10 @@ pub struct Core {
     pub now: Millis,
     pub out: Output,
     pub args: Args,
+    /// Words of commands that are looked at before they run.
+    pub args_ahead: Args,
+    /// How far that was done, in what was read.
+    pub asked_to: usize,
     pub batch: LookupBatch,
     /// Stores that wait to be done in a batch; never while look-ups wait.
     pub sets: Vec<PendingSet>,
@@ -75,6 +78,8 @@ impl Core {
             now,
             out: Output::default(),
             args: Args::default(),
+            args_ahead: Args::default(),
+            asked_to: 0,
             batch: LookupBatch::default(),
             sets: Vec::new(),
             has_to_tidy: false,
@@ -221,8 +226,9 @@ impl Core {
         let count = self.shared.settings.threads.max(1);
         let own = PartitionShare { index: self.thread, count };
         let share = if self.tidies_all { PartitionShare::ALL } else { own };
-        let ends_ns = monotonic_ns() + TURN_NS;
-        self.has_to_tidy = self.cache().tidy(share, self.now, || monotonic_ns() < ends_ns);
+        self.timer.others_wait = false;
+        self.timer.begin_turn();
+        self.has_to_tidy = self.cache().tidy(share, self.now, || !self.timer.is_turn_over());
         self.tidies_all &= self.has_to_tidy;
     }
 

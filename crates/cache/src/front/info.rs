@@ -136,7 +136,7 @@ fn memory(core: &Core) -> Pairs {
         "used_memory_peak" => peak,
         "used_memory_peak_human" => human(peak),
         "used_memory_peak_perc" => percent(used, peak),
-        "used_memory_overhead" => cache.metadata_bytes,
+        "used_memory_overhead" => used.saturating_sub(cache.live_bytes),
         "used_memory_dataset" => cache.live_bytes,
         "used_memory_dataset_perc" => percent(cache.live_bytes, used),
         "total_system_memory" => system,

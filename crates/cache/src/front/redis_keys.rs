@@ -10,7 +10,6 @@ use super::resp::{failed, push_array, push_bulk};
 use super::store::set_expiry;
 use crate::cache::{Item, KEY_BYTES_MAX, Millis};
 use crate::clock::time_left;
-use crate::constants::OUTPUT_SOFT_BYTES;
 
 /// `DEL key [key ...]`, `UNLINK key [key ...]`
 pub fn del(call: &mut RespCall<'_>) -> CommandResult {
@@ -196,6 +195,8 @@ const SCAN_COUNT_MAX: i64 = 10_000;
 const SCAN_EMPTY: usize = 1000;
 /// Items between two looks at how long the answer is, and what it took.
 const SCAN_AT_ONCE: u64 = 64;
+/// Bytes of keys after which a `SCAN` answers with what it has.
+const SCAN_BYTES_MAX: u64 = 1 << 20;
 /// Steps of comparing keys after which a `SCAN` answers with what it has: some ms.
 const SCAN_STEPS_MAX: u64 = 4 << 20;
 
@@ -230,7 +231,7 @@ pub fn scan(call: &mut RespCall<'_>) -> CommandResult {
     let at_once = (SCAN_STEPS_MAX / dearest.max(1)).clamp(1, SCAN_AT_ONCE) as usize;
     let (mut next, mut left) = (cursor, count.min(SCAN_COUNT_MAX) as usize);
     // Few at once: where keys are long, or compared with a long pattern, an answer has fewer.
-    while left > 0 && bytes < OUTPUT_SOFT_BYTES && steps < SCAN_STEPS_MAX {
+    while left > 0 && bytes < SCAN_BYTES_MAX && steps < SCAN_STEPS_MAX {
         let (some, mut seen) = (left.min(at_once), 0);
         let scanned = |item: &Item<'_>| {
             seen += 1;

@@ -3,18 +3,29 @@
 //! take long. The others (look-ups, plain stores, all of memcached's binary protocol) are timed as
 //! one batch, which the log names by its first command.
 
-use crate::constants::TURN_NS;
+use crate::constants::{SHORT_TURN_NS, TURN_NS};
+use rackpool_mem::event::Poller;
 use rackpool_mem::process::monotonic_ns;
+use std::cell::Cell;
+use std::sync::Arc;
 
 #[derive(Debug, Default)]
 pub struct CommandTimer {
     pub commands: u64,
+    /// Those of them that did not run.
+    pub refused: u64,
     read_ns: u64,
     from: usize,
     /// Commands before the batch.
     before: u64,
     /// When the turn of the connection ends that is served, nanoseconds; 0: it has no end.
-    turn_ends_ns: u64,
+    turn_ends_ns: Cell<u64>,
+    /// When it is next to be seen whether others wait.
+    looks_ns: Cell<u64>,
+    /// Whether they do, as far as was seen.
+    pub others_wait: bool,
+    /// Tells whether they do; `None`: there are no others.
+    others: Option<Arc<Poller>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,25 +37,44 @@ pub struct TimedBatch {
 }
 
 impl CommandTimer {
+    /// That of a thread which serves connections of this poller.
+    pub fn of(others: Arc<Poller>) -> Self {
+        Self { others: Some(others), ..Self::default() }
+    }
+
     pub fn start(&mut self) {
-        let turn_ends_ns = self.turn_ends_ns;
-        *self = Self { read_ns: monotonic_ns(), turn_ends_ns, ..Self::default() };
+        (self.commands, self.refused, self.before, self.from) = (0, 0, 0, 0);
+        self.read_ns = monotonic_ns();
     }
 
     /// A connection's turn begins: see [`CommandTimer::is_turn_over`].
     pub fn begin_turn(&mut self) {
-        self.turn_ends_ns = monotonic_ns() + TURN_NS;
+        let now_ns = monotonic_ns();
+        self.turn_ends_ns.set(now_ns + TURN_NS);
+        self.looks_ns.set(now_ns + SHORT_TURN_NS);
     }
 
     /// The turn ends here, though its time is not over.
-    pub fn end_turn(&mut self) {
-        self.turn_ends_ns = 1;
+    pub fn end_turn(&self) {
+        self.turn_ends_ns.set(1);
     }
 
     /// Whether other connections are to be served before this one goes on. Reads the clock, so
     /// not to be asked for each look-up.
     pub fn is_turn_over(&self) -> bool {
-        self.turn_ends_ns != 0 && monotonic_ns() >= self.turn_ends_ns
+        let (now_ns, ends_ns) = (monotonic_ns(), self.turn_ends_ns.get());
+        if ends_ns == 0 || now_ns >= ends_ns {
+            return ends_ns != 0;
+        }
+        if now_ns < self.looks_ns.get() {
+            return false;
+        }
+        self.looks_ns.set(now_ns + SHORT_TURN_NS);
+        let is_over = self.others_wait || self.others.as_ref().is_some_and(|it| it.has_ready());
+        if is_over {
+            self.end_turn();
+        }
+        is_over
     }
 
     /// What is before `at` is no command, or one that was not counted yet.

@@ -10,6 +10,7 @@
 //! something comes in throws away what its client does not have yet.
 
 mod limits;
+mod turns;
 mod watched;
 mod watchers;
 
@@ -18,6 +19,7 @@ use super::core::{Core, Output};
 use super::counters::Count;
 use super::session::Session;
 use super::shared::Protocol;
+use super::timer::CommandTimer;
 use super::tls::Channel;
 use crate::cache::Millis;
 use crate::constants::{
@@ -32,7 +34,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use watchers::LocalWatchers;
 
@@ -90,25 +92,23 @@ const SWEEP_MS: u64 = 1000;
 /// How far the wall clock has to be set, or to drift, before that is written to the cache's file,
 /// ms.
 const KEPT_STEP_MS_MIN: u64 = 100;
-/// What is told of a connection that goes on by itself: what came while it waited, its end perhaps,
-/// is not told again.
-const GOES_ON: Readiness =
-    Readiness { token: 0, readable: true, writable: true, ended: true, closed: false };
 /// How long the end waits for clients that read what they were answered.
 const FINISH_MAX: Duration = Duration::from_secs(1);
 
 pub struct Worker<'i> {
     core: Core,
     inbox: &'i Inbox,
-    poller: Poller,
+    poller: Arc<Poller>,
     connections: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
     /// Connections that were silent when they were looked for, the next to go last: when each was
     /// last active, its place, its client's number.
     silent: Vec<(Millis, usize, u64)>,
     next_search: Millis,
-    /// Places of connections that wait for what another thread does.
+    /// Places of connections that wait for what another thread does, or for their next turn.
     waiting: Vec<usize>,
+    /// Whether one of them waits for its turn alone.
+    has_turns: bool,
     watchers: LocalWatchers,
     buffer: Vec<u8>,
     /// Connections of clients that are told the commands of others.
@@ -122,13 +122,15 @@ impl<'i> Worker<'i> {
     ///
     /// # Errors
     /// If no descriptor is left.
-    pub fn new(core: Core, inbox: &'i Inbox) -> io::Result<Self> {
-        let poller = Poller::new()?;
+    pub fn new(mut core: Core, inbox: &'i Inbox) -> io::Result<Self> {
+        let poller = Arc::new(Poller::new()?);
+        core.timer = CommandTimer::of(Arc::clone(&poller));
         poller.add(&inbox.wake, TOKEN_WAKE, Interest::Read)?;
         let (connections, free) = (Vec::new(), Vec::new());
         let buffer = vec![0; READ_BYTES];
         let (silent, next_search, waiting) = (Vec::new(), 0, Vec::new());
-        let (watchers, monitors, has_held) = (LocalWatchers::default(), Vec::new(), false);
+        let (watchers, monitors) = (LocalWatchers::default(), Vec::new());
+        let (has_turns, has_held) = (false, false);
         Ok(Self {
             core,
             inbox,
@@ -138,6 +140,7 @@ impl<'i> Worker<'i> {
             silent,
             next_search,
             waiting,
+            has_turns,
             watchers,
             buffer,
             monitors,
@@ -162,7 +165,8 @@ impl<'i> Worker<'i> {
                 self.core.tidy_all();
             }
             self.core.look_at_watch();
-            for event in &events {
+            for (nth, event) in events.iter().enumerate() {
+                self.core.timer.others_wait = nth + 1 < events.len();
                 match event.token {
                     TOKEN_WAKE => self.register(),
                     token => self.serve(token as usize, event),
@@ -233,6 +237,14 @@ impl<'i> Worker<'i> {
 
     /// Waits for an event, or until a flush is due; not at all if there is something to clean up.
     fn wait(&mut self, events: &mut Vec<Readiness>) -> io::Result<()> {
+        if self.has_turns {
+            if self.poller.wait(Some(Duration::ZERO), events)? == 0 {
+                // Nobody waits here; but threads may wait for this processor, and long.
+                std::thread::yield_now();
+                self.poller.wait(Some(Duration::ZERO), events)?;
+            }
+            return Ok(());
+        }
         for _ in 0..BUSY_POLLS {
             if self.poller.wait(Some(Duration::ZERO), events)? > 0 {
                 return Ok(());
@@ -330,38 +342,6 @@ impl<'i> Worker<'i> {
         self.hold_less();
     }
 
-    /// Waits for what a connection waits for, or ends it.
-    fn settle(&mut self, index: usize, next_interest: NextInterest) {
-        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
-        match next_interest {
-            NextInterest::End => self.end(index),
-            NextInterest::Wait(interest) if interest != connection.interest => {
-                connection.interest = interest;
-                if self.poller.modify(&**connection, index as u64, interest).is_err() {
-                    self.end(index);
-                }
-            }
-            NextInterest::Wait(_) => {}
-        }
-    }
-
-    /// Goes on with connections for which another thread has done its work. It wakes this one
-    /// then.
-    fn serve_waiting(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        for index in std::mem::take(&mut self.waiting) {
-            let connection = self.connections.get(index).and_then(Option::as_ref);
-            let job = connection.and_then(|one| one.session.job());
-            match job.map(|job| job.is_done()) {
-                Some(true) => self.serve(index, &GOES_ON),
-                Some(false) => self.waiting.push(index),
-                None => {}
-            }
-        }
-    }
-
     fn end(&mut self, index: usize) {
         if let Some(mut connection) = self.connections[index].take() {
             // What was added for it: at its end it may hold a closing message as well.
@@ -414,6 +394,8 @@ fn note_held(core: &Core, before: u64, now: u64) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextInterest {
     Wait(Interest),
+    /// Nothing: it has its next turn as soon as others had theirs.
+    GoOn,
     End,
 }
 
@@ -605,10 +587,8 @@ impl Connection {
             // The socket took no more, so it tells when it does.
             (true, _) => NextInterest::Wait(Interest::Edges),
             (false, true) => self.half_close(),
-            // The input will not be reported again: the socket, which takes answers, wakes us.
-            (false, false) if self.channel.has_input() || self.has_more() => {
-                NextInterest::Wait(Interest::Write)
-            }
+            // The input will not be reported again.
+            (false, false) if self.goes_on() => NextInterest::GoOn,
             (false, false) if self.has_left => NextInterest::Wait(Interest::Read),
             (false, false) => NextInterest::Wait(Interest::Edges),
         }
@@ -718,6 +698,11 @@ impl Connection {
     /// Whether its command, which stays in what is kept, waits for another thread.
     fn is_waiting(&self) -> bool {
         !self.rest.is_empty() && self.session.job().is_some()
+    }
+
+    /// Whether something can be done without anything coming.
+    fn goes_on(&self) -> bool {
+        self.channel.has_input() || self.has_more()
     }
 
     /// Whether something can be done without anything being read.

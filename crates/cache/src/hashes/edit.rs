@@ -7,6 +7,7 @@ use super::text::{LongValue, Text};
 use super::{Damaged, PackedLimits};
 use crate::Millis;
 use crate::clock::{Times, has_passed};
+use std::ops::Range;
 
 /// A packed hash that is being changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct PackedHash {
     kept: Vec<u8>,
     expired: usize,
     is_changed: bool,
+    /// The bytes alone that have changed, as long as none has moved.
+    changed: Option<Range<usize>>,
     freed: Vec<LongValue>,
 }
 
@@ -67,7 +70,7 @@ impl Default for PackedHash {
 
 impl PackedHash {
     fn of(kept: Vec<u8>) -> PackedHash {
-        PackedHash { kept, expired: 0, is_changed: false, freed: Vec::new() }
+        PackedHash { kept, expired: 0, is_changed: false, changed: Some(0..0), freed: Vec::new() }
     }
 
     #[must_use]
@@ -101,7 +104,7 @@ impl PackedHash {
                 true => freed.extend(long_of(entry.field.value)),
             }
         }
-        Ok(PackedHash { expired, is_changed: true, freed, ..left.hash() })
+        Ok(PackedHash { expired, is_changed: true, changed: None, freed, ..left.hash() })
     }
 
     /// What an item keeps of it.
@@ -114,6 +117,12 @@ impl PackedHash {
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.is_changed
+    }
+
+    /// Where all bytes lie that are not as they were, if the others are where they were.
+    #[must_use]
+    pub fn changed(&self) -> Option<Range<usize>> {
+        self.changed.clone()
     }
 
     /// Fields that had expired when it was opened.
@@ -182,12 +191,23 @@ impl PackedHash {
             return Stored::Added;
         };
         self.freed.extend(span.long);
+        let is_as_before = (span.expires == 0) == (expires == 0);
+        if is_as_before && tail.len() == span.end - span.tail_at {
+            self.kept[span.tail_at..span.end].copy_from_slice(&tail);
+            self.changed = self.changed.take().map(|changed| match changed.is_empty() {
+                true => span.tail_at..span.end,
+                false => changed.start.min(span.tail_at)..changed.end.max(span.end),
+            });
+            return Stored::Replaced;
+        }
+        self.changed = None;
         self.kept.splice(span.tail_at..span.end, tail);
         self.note_expiry(span.index, expires);
         Stored::Replaced
     }
 
     fn add(&mut self, name: &FieldName<'_>, expires: Millis, tail: &[u8]) {
+        self.changed = None;
         let count = self.packed().count();
         let has_expiry = if expires == 0 { 0 } else { HAS_EXPIRY };
         self.kept.insert(COUNT_BYTES + count, name.tag() | has_expiry);
@@ -217,7 +237,7 @@ impl PackedHash {
 
     fn cut(&mut self, span: &Span) {
         let count = self.packed().count();
-        self.is_changed = true;
+        (self.is_changed, self.changed) = (true, None);
         self.freed.extend(span.long);
         self.kept.drain(span.at..span.end);
         self.kept.remove(COUNT_BYTES + span.index);
@@ -261,7 +281,7 @@ impl PackedHash {
         let new = if expires == 0 { None } else { Some(kept_expiry(expires)) };
         self.kept.splice(span.tail_at..span.tail_at + old, new.into_iter().flatten());
         self.note_expiry(span.index, expires);
-        self.is_changed = true;
+        (self.is_changed, self.changed) = (true, None);
     }
 
     /// Cuts it in two by this bit of the fields' hashes, counted from the highest one: those that
@@ -288,7 +308,7 @@ impl PackedHash {
             all.entries.extend_from_slice(packed.entries);
         }
         self.kept = all.hash().kept;
-        self.is_changed = true;
+        (self.is_changed, self.changed) = (true, None);
         self.expired += other.expired;
         self.freed.extend(other.freed);
     }

@@ -380,3 +380,27 @@ fn nothing_of_a_hash_stays_when_it_is_gone_however_it_went() {
         }
     }
 }
+
+#[test]
+fn a_field_that_is_written_over_is_a_change_and_all_others_stay() {
+    let options = Options { memory: 4 << 20, mode: Mode::Store, ..Options::default() };
+    let cache = Cache::new(options).unwrap();
+    let fields = |last: u8| -> Vec<_> {
+        (0..10).map(|n| (vec![b'f', n], vec![if n == 7 { last } else { n }; 100])).collect()
+    };
+    set(&cache, b"hash", &fields(7)).unwrap();
+    cache.set(b"other", &[1; 100], 0, 0, 1).unwrap();
+    for last in [1, 2, 3] {
+        let watch = cache.watch(0, b"hash", 1).unwrap();
+        assert!(watch.is_unchanged(1));
+        set(&cache, b"hash", &fields(last)[7..8]).unwrap();
+        assert!(!watch.is_unchanged(1), "a change is seen");
+        let all = fields(last).into_iter().collect::<Fields>();
+        assert_eq!(all_of(&cache, b"hash", 1).unwrap(), (10, all));
+    }
+    // Of another length it is written anew.
+    set(&cache, b"hash", &[(vec![b'f', 7], vec![9; 50])]).unwrap();
+    assert_eq!(all_of(&cache, b"hash", 1).unwrap().1[&vec![b'f', 7]], [9; 50]);
+    let other = cache.get(b"other", 1, |item| item.len()).unwrap();
+    assert_eq!(other, 100);
+}

@@ -369,3 +369,36 @@ fn a_small_hash_takes_fewer_bytes_than_a_listpack() {
         }
     }
 }
+
+#[test]
+fn a_hash_says_which_bytes_have_changed_as_long_as_none_has_moved() {
+    let times = Times { now: 1, wall: 1 };
+    let set = |hash: &mut PackedHash, field: &[u8], value: &[u8], expires| {
+        let (name, expiry) = (FieldName::new(field, SEED), FieldExpiry::Set(expires));
+        hash.set(&name, Text::of(value), expiry, PackedLimits::SMALL);
+    };
+    let mut hash = PackedHash::new();
+    for field in [b"a", b"b", b"c"] {
+        set(&mut hash, field, b"first", 0);
+    }
+    let before = hash.kept().to_vec();
+    let mut hash = PackedHash::open(before.clone(), times).unwrap();
+    set(&mut hash, b"b", b"other", 0);
+    set(&mut hash, b"c", b"third", 0);
+    let changed = hash.changed().expect("all are where they were");
+    let mut patched = before.clone();
+    patched[changed.clone()].copy_from_slice(&hash.kept()[changed]);
+    assert_eq!(patched, hash.kept());
+    let other: [&dyn Fn(&mut PackedHash); 4] = [
+        &|hash| set(hash, b"a", b"longer than that", 0),
+        &|hash| set(hash, b"a", b"first", 1000),
+        &|hash| set(hash, b"d", b"added", 0),
+        &|hash| assert!(hash.remove(&FieldName::new(b"a", SEED))),
+    ];
+    for change in other {
+        let mut hash = PackedHash::open(before.clone(), times).unwrap();
+        change(&mut hash);
+        set(&mut hash, b"c", b"third", 0);
+        assert_eq!(hash.changed(), None);
+    }
+}

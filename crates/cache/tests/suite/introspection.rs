@@ -193,6 +193,8 @@ fn the_figures_of_info_are_there_and_true() {
     assert!(run_id.len() == 40 && run_id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{run_id}");
     let number = |name: &str| all[name].parse::<u64>().unwrap_or_else(|_| panic!("{}", all[name]));
     assert!(number("used_memory_peak") >= number("used_memory") && number("used_memory") > 1 << 20);
+    let parts = ["used_memory_overhead", "used_memory_dataset"].map(number);
+    assert_eq!(parts[0] + parts[1], number("used_memory"));
     assert!(number("total_system_memory") > 1 << 28 && number("used_memory_rss") > 1 << 20);
     let keys = |name: &str| {
         let (counts, left_ms) = all[name].split_once(",avg_ttl=").unwrap();

@@ -16,7 +16,7 @@ use super::error::{Error, Result};
 use super::item::{Item, Pinned};
 use super::key::Key;
 use super::layout::Header;
-use super::partition::{HashId, PACKED, Partition, ROOT};
+use super::partition::{Found, HashId, PACKED, Partition, ROOT};
 use super::{Cache, Millis};
 use crate::clock::Times;
 use crate::hashes::{
@@ -44,6 +44,8 @@ pub struct HashEntry<'a> {
     hash: u64,
     times: Times,
     held: Held,
+    /// Where it lies, if nothing was put since it was read.
+    found: Option<Found>,
     flags: u32,
     expires: Millis,
 }
@@ -96,7 +98,8 @@ impl Cache {
         let partition = self.partitions[self.index_of(hash)].lock_key(hash, self.section);
         let key = self.key(key);
         let held = Held::Nothing;
-        let mut entry = HashEntry { partition, key, hash, times, held, flags: 0, expires: 0 };
+        let (found, flags, expires) = (None, 0, 0);
+        let mut entry = HashEntry { partition, key, hash, times, held, found, flags, expires };
         entry.partition.drop_lost_hashes();
         entry.load(is_read)?;
         Ok(entry)
@@ -111,6 +114,7 @@ impl<'a> HashEntry<'a> {
             false => partition.find_fresh(self.hash, self.key, self.times.now),
         };
         (self.held, self.flags, self.expires) = (Held::Nothing, 0, 0);
+        self.found = found;
         let Some((_, slot)) = found else { return Ok(()) };
         let (pos, header) = (slot.pos(), partition.header(slot.pos()));
         if !header.has(Header::TYPED) {
@@ -442,6 +446,7 @@ impl<'a> HashEntry<'a> {
         shape: Shape,
         finished: Result<(Form, Vec<HashItem>)>,
     ) -> Result<()> {
+        self.found = None;
         let put = finished.and_then(|(form, retired)| {
             let put = match form {
                 Form::Large(root) if matches!(self.held, Held::Large(old) if old == root) => Ok(()),
@@ -520,7 +525,15 @@ impl<'a> HashEntry<'a> {
                 self.remove_here();
                 Ok(())
             }
-            _ => self.put_here(PACKED, packed.kept(), false),
+            _ => {
+                if let (Some(found), Some(changed)) = (self.found, packed.changed())
+                    && self.partition.rewrite(self.hash, found, 1, packed.kept(), changed)
+                {
+                    self.partition.mark_used(found.0, found.1, self.times.now);
+                    return Ok(());
+                }
+                self.put_here(PACKED, packed.kept(), false)
+            }
         }
     }
 }

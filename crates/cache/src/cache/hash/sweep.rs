@@ -26,8 +26,9 @@ impl Cache {
         let (mut stored, header) = (Vec::new(), partition.header(slot.pos()));
         partition.key_of(slot.pos(), header, &mut stored);
         let (key, hash) = (Key::of_stored(&stored, header), id.owner);
+        let held = Held::Nothing;
         let mut entry =
-            HashEntry { partition, key, hash, times, held: Held::Nothing, flags: 0, expires: 0 };
+            HashEntry { partition, key, hash, times, held, found: None, flags: 0, expires: 0 };
         entry.load(false).is_ok() && entry.sweep().is_ok()
     }
 }

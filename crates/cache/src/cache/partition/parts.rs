@@ -18,6 +18,7 @@ use crate::hashes::{HashItem, HashItemKey, Packed, PartId, ROOT_BYTES, Root, Sha
 use crate::wall_of;
 use rackpool_core::seam::Mem;
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 /// First byte of a typed value: the fields of a small hash follow …
@@ -276,6 +277,30 @@ impl Partition {
         }
         self.enter(draft, room, found, placed.head);
         Ok(())
+    }
+
+    /// Writes part of a value over what lies there, and not anew with all the rest; `value` begins
+    /// behind the first `skip` bytes of it. Whether it could: only readers under the lock may read
+    /// such values, and nothing may say what the bytes are.
+    pub fn rewrite(
+        &mut self,
+        hash: u64,
+        (_, slot): Found,
+        skip: u64,
+        value: &[u8],
+        part: Range<usize>,
+    ) -> bool {
+        let (pos, header) = (slot.pos(), self.header(slot.pos()));
+        if self.is_checked || !header.has(Header::TYPED) || header.has(Header::CHAINED) {
+            return false;
+        }
+        let at = pos.byte() + u64::from(header.value_at()) + skip + part.start as u64;
+        self.units.copy_in(at, &value[part]);
+        self.stats.sets += 1;
+        if self.is_observed {
+            self.note_store(hash, pos);
+        }
+        true
     }
 
     /// Makes room for a change of a large hash that puts items of so many bytes altogether, one of

@@ -338,6 +338,7 @@ pub fn run(mut call: RespCall<'_>) -> (Option<Unfinished>, Option<CommandId>) {
         }
         Err(text) => {
             let text = transactions::refuse(&mut call, text);
+            call.core.timer.refused += 1;
             (call.finish(None, Err(text)), None)
         }
     }
