@@ -1,6 +1,7 @@
 //! Persistent memory for tests and the simulator, which remembers every call. In: the calls of
-//! protocol code, and by [`StoreRecorder::issue`] and [`StoreRecorder::acknowledge`] what it promised its
-//! users and when. Out: a [`Trace`], from which `images.rs` makes what a loss of power may leave.
+//! protocol code, and by [`StoreRecorder::issue`] and [`StoreRecorder::acknowledge`] what it
+//! promised its users and when. Out: a [`Trace`], from which `images.rs` makes what a loss of power
+//! may leave.
 //!
 //! Loads see every store at once, as those of a processor do. One thread; a trace grows with each
 //! call and has no other bound, so this is for runs that end.
