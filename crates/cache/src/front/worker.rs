@@ -561,9 +561,12 @@ impl Connection {
                 Ok(0) => return NextInterest::End,
                 Ok(_) if self.session.is_closing() || self.is_stuck() || self.has_more() => break,
                 Ok(_) if self.is_waiting() => return NextInterest::Wait(Interest::Edges),
-                Ok(_) if core.timer.is_turn_over() => break,
                 // The buffer was full, or nearly: there may be more.
-                Ok(count) if count >= READ_BYTES => {}
+                Ok(count) if count >= READ_BYTES => {
+                    if core.timer.is_turn_over() {
+                        break;
+                    }
+                }
                 // All was read, but for the end, of which we are told once, too.
                 Ok(_) | Err(Errno::AGAIN) => {
                     self.has_left = event.ended;
