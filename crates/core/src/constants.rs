@@ -399,3 +399,21 @@ pub const MOVE_DOUBLINGS_MAX: u32 = 10;
 
 /// The unit in which sections are laid out and backed, bytes.
 pub const BLOCK_BYTES: u64 = 4096;
+
+/// From this length on a copy to persistent memory goes around the caches; a shorter one is stored
+/// and written back. Source: the Optane guide's crossover of latencies.
+pub const STREAM_BYTES_MIN: usize = 512;
+/// A record of a log in persistent memory is a multiple of this: what such a medium writes at once.
+/// Source: the Optane guide, rule 1.
+pub const RECORD_ALIGN_BYTES: u64 = 256;
+/// Entries of a log are gathered in a record of up to so many bytes: what the write buffer of one
+/// device holds. Source: the Optane guide, rule 1.
+pub const COMBINER_BYTES: usize = 16 << 10;
+/// A log's segment is a multiple of this, so that it uses all of six devices that are interleaved
+/// by 4 KiB equally. Source: the Optane guide, figure 5.
+pub const SEGMENT_STRIDE_BYTES: u64 = 24 << 10;
+/// Strides of the longest segment, 6 MiB. All of a segment is written back before the next one is
+/// begun: from 8 MB on what was only stored has left the caches in no order.
+pub const SEGMENT_STRIDES_MAX: u32 = 256;
+/// Segments of the largest log.
+pub const SEGMENTS_MAX: u32 = 1 << 20;

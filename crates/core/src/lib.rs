@@ -23,6 +23,7 @@ pub mod layout;
 pub mod lock_releases;
 pub mod master;
 pub mod member;
+pub mod persist;
 pub mod placement;
 pub mod policy;
 pub mod probe;

@@ -1,6 +1,6 @@
 //! Writing this processor's cache lines back, and dropping them, for memory that no hardware keeps
-//! coherent between hosts. Owns nothing; called by [`crate::window`] alone, with ranges that it has
-//! checked.
+//! coherent between hosts. Owns nothing; called by [`crate::window`] and [`crate::persist`] alone,
+//! with ranges that they have checked.
 //!
 //! Ordering: both wait until the memory has the lines, and order everything before against
 //! everything after. On x86-64 `clwb` (where there is none, `clflushopt` or `clflush`) writes back,
@@ -37,6 +37,17 @@ pub fn instruction() -> Option<&'static str> {
 /// The range is mapped.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub unsafe fn write_back(from: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise, passed on.
+    unsafe { begin_write_back(from, bytes) };
+    wait();
+}
+
+/// As [`write_back`], without waiting for the memory.
+///
+/// # Safety
+/// The range is mapped.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) unsafe fn begin_write_back(from: *const u8, bytes: usize) {
     let kind = kind();
     for line in lines(from, bytes, LINE_BYTES) {
         match kind {
@@ -54,7 +65,6 @@ pub unsafe fn write_back(from: *const u8, bytes: usize) {
             },
         }
     }
-    wait();
 }
 
 /// Writes the lines of a range back and drops them.
@@ -81,7 +91,11 @@ use std::arch::asm;
 
 /// Addresses of the lines of a range.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
-fn lines(from: *const u8, bytes: usize, line_bytes: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn lines(
+    from: *const u8,
+    bytes: usize,
+    line_bytes: usize,
+) -> impl Iterator<Item = usize> {
     let first = from.addr() & !(line_bytes - 1);
     (first..from.addr() + bytes).step_by(line_bytes)
 }
@@ -144,7 +158,7 @@ pub unsafe fn drop_lines(from: *const u8, bytes: usize) {
 
 /// The smallest line of this processor's data caches.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
-fn line_bytes() -> usize {
+pub(crate) fn line_bytes() -> usize {
     let register: u64;
     // SAFETY: a register that programs may read.
     unsafe { asm!("mrs {}, ctr_el0", out(reg) register, options(nomem, nostack)) };

@@ -7,8 +7,9 @@
 //!
 //! Ordering: [`copy_out`] is an acquire (no later load passes it), [`copy_in`] a release (no
 //! earlier store passes it). On x86-64 the processor's own order gives both and the assembly is a
-//! compiler barrier. A copy of exactly 1, 2, 4 or 8 aligned bytes is one access and cannot tear;
-//! a longer one may, and may write a byte twice with the same value.
+//! compiler barrier. [`copy_in_streaming`] is in no order until a fence of stores. A copy of
+//! exactly 1, 2, 4 or 8 aligned bytes is one access and cannot tear; a longer one may, and may
+//! write a byte twice with the same value.
 //!
 //! Source: DESIGN §2 (aligned accesses up to 8 bytes); Intel SDM vol. 3 §9.1.1, §9.2.
 
@@ -18,9 +19,9 @@ mod portable;
 mod x86_64;
 
 #[cfg(any(not(target_arch = "x86_64"), miri))]
-pub use portable::{copy_in, copy_in_streaming, copy_out, zero};
+pub use portable::{copy_in, copy_in_streaming, copy_out, streamed, zero};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub use x86_64::{copy_in, copy_in_streaming, copy_out, zero};
+pub use x86_64::{copy_in, copy_in_streaming, copy_out, streamed, zero};
 
 /// Asks for the line at `at`, which need not be valid.
 #[inline(always)]

@@ -30,6 +30,8 @@ pub mod numa;
 #[cfg(not(feature = "modelled"))]
 pub mod output;
 #[cfg(not(feature = "modelled"))]
+pub mod persist;
+#[cfg(not(feature = "modelled"))]
 pub mod policy;
 #[cfg(not(feature = "modelled"))]
 pub mod process;

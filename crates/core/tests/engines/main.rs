@@ -28,6 +28,8 @@ mod master_orphans;
 mod master_shards;
 mod master_world;
 mod mutations;
+mod persist_lives;
+mod persist_log;
 mod policy_world;
 mod policy_worlds;
 mod rcmp_defects;

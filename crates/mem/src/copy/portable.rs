@@ -79,6 +79,12 @@ pub unsafe fn copy_in(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { pieces(to, from, bytes, to.addr(), [store_1, store_2, store_4, store_8]) };
 }
 
+/// The part of a copy to `to` that [`copy_in_streaming`] makes around the caches: none, here.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub fn streamed(_to: *const u8, _bytes: usize) -> std::ops::Range<usize> {
+    0..0
+}
+
 /// As [`copy_in`]; there is no store around the caches here.
 ///
 /// # Safety

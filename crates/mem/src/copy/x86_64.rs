@@ -5,7 +5,7 @@
 //!
 //! Each block is a compiler barrier for memory; loads stay before later loads and stores after
 //! earlier stores by the processor's own order. `rep movsb` and streaming stores are weaker among
-//! their own bytes; streaming ends with `sfence`.
+//! their own bytes, and streaming ones pass later stores until a fence of stores.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -35,14 +35,20 @@ pub unsafe fn copy_in(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { copy(to, from, bytes) };
 }
 
-/// As [`copy_in`], with stores around the caches: for large data that is not read here soon.
+/// The part of a copy to `to` that [`copy_in_streaming`] makes around the caches: whole lines.
+pub fn streamed(to: *const u8, bytes: usize) -> std::ops::Range<usize> {
+    let head_bytes = to.align_offset(64).min(bytes);
+    head_bytes..head_bytes + ((bytes - head_bytes) & !63)
+}
+
+/// As [`copy_in`], with stores around the caches: for large data that is not read here soon. Later
+/// stores may pass them until a fence of stores.
 ///
 /// # Safety
 /// As [`copy_in`].
 pub unsafe fn copy_in_streaming(to: *mut u8, from: *const u8, bytes: usize) {
-    let head_bytes = to.align_offset(64).min(bytes);
-    let body_bytes = (bytes - head_bytes) & !63;
-    let tail_at = head_bytes + body_bytes;
+    let body = streamed(to, bytes);
+    let (head_bytes, body_bytes, tail_at) = (body.start, body.len(), body.end);
     // SAFETY: `head_bytes` <= `bytes`, for which the caller vouches.
     unsafe { copy(to, from, head_bytes) };
     if body_bytes > 0 {
@@ -429,7 +435,7 @@ unsafe fn copy_avx_loop(to: *mut u8, from: *const u8, bytes: usize) {
     }
 }
 
-/// Whole lines with streaming stores, then `sfence`: a later store must not pass them.
+/// Whole lines with streaming stores.
 unsafe fn stream_lines(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: the caller gives a positive multiple of 64 bytes and `to` aligned to 64.
     unsafe {
@@ -447,7 +453,6 @@ unsafe fn stream_lines(to: *mut u8, from: *const u8, bytes: usize) {
             "add {at}, 64",
             "cmp {at}, {bytes}",
             "jb 2b",
-            "sfence",
             to = in(reg) to,
             from = in(reg) from,
             bytes = in(reg) bytes,

@@ -15,6 +15,7 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
@@ -139,6 +140,28 @@ impl Window {
         access: Access,
         options: MapOptions,
     ) -> io::Result<Window> {
+        Self::map_with(fd, bytes, access, options, MapFlags::SHARED)
+    }
+
+    /// As [`Window::map`], of a file whose memory is persistent memory itself: what was stored and
+    /// left the processor's caches is in the file, without a system call.
+    ///
+    /// # Errors
+    /// Not supported for a file of another kind.
+    pub fn map_synchronous(fd: BorrowedFd<'_>, bytes: u64, file_offset: u64) -> io::Result<Window> {
+        let options = MapOptions { file_offset, ..MapOptions::default() };
+        // A kernel that does not know the second flag ignores it without the first.
+        let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        Self::map_with(fd, bytes, Access::ReadWrite, options, flags)
+    }
+
+    fn map_with(
+        fd: BorrowedFd<'_>,
+        bytes: u64,
+        access: Access,
+        options: MapOptions,
+        mut flags: MapFlags,
+    ) -> io::Result<Window> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let end = options.file_offset.checked_add(bytes).filter(|_| bytes > 0);
         let end = end.ok_or_else(|| invalid(format!("a mapping of {bytes} bytes")))?;
@@ -157,7 +180,6 @@ impl Window {
             Access::ReadOnly => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
-        let mut flags = MapFlags::SHARED;
         flags.set(MapFlags::POPULATE, options.populate);
         // SAFETY: a new mapping where the kernel likes replaces nothing.
         let base =
@@ -252,13 +274,14 @@ impl Window {
         self.writable_bytes < self.bytes
     }
 
-    /// As [`Mem::copy_in`] with stores around the caches: for large data that this processor will
-    /// not read soon.
-    pub fn copy_in_streaming(&self, offset: u64, from: &[u8]) {
+    /// As [`Mem::copy_in`] with stores around the caches, in no order until a fence of stores. The
+    /// part of `from` that went around them: what is before and behind it is in the caches.
+    pub(crate) fn copy_in_streaming(&self, offset: u64, from: &[u8]) -> Range<usize> {
         self.delay();
         let to = self.writable(offset, from.len() as u64);
         // SAFETY: `to` is valid for the length of `from`, which is private.
         unsafe { copy::copy_in_streaming(to, from.as_ptr(), from.len()) };
+        copy::streamed(to, from.len())
     }
 
     /// The word at `offset`.
@@ -327,7 +350,7 @@ impl Window {
 
     /// Address of `bytes` bytes at `offset`, checked.
     #[inline(always)]
-    pub(super) fn readable(&self, offset: u64, bytes: u64) -> *mut u8 {
+    pub(crate) fn readable(&self, offset: u64, bytes: u64) -> *mut u8 {
         self.checked(offset, bytes, self.bytes)
     }
 
@@ -704,7 +727,9 @@ mod tests {
         assert!(text.contains("read-only"), "{text}");
         panic_of(|| window.announce(0, 1));
         panic_of(|| window.copy_in(0, &[1]));
-        panic_of(|| window.copy_in_streaming(0, &[1]));
+        panic_of(|| {
+            window.copy_in_streaming(0, &[1]);
+        });
         panic_of(|| window.zero(0, 8));
         panic_of(|| {
             let _ = window.fetch_add(0, 1);
