@@ -141,14 +141,14 @@ fn judge(
 
 /// Which version of its line an image has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
+enum LineState {
     Version(usize),
     /// Words of the newest version where a bit is set, else of this one.
     Torn(usize, u8),
 }
 
 /// One choice for each uncertain line, in the order of the lines.
-type Image = [Choice];
+type Image = [LineState];
 
 struct Line {
     /// The first is what the medium has at least, the last what loads see. Two or more.
@@ -236,8 +236,8 @@ impl Medium {
             let at = (number * LINE_BYTES) as usize;
             let to = &mut bytes[at..at + LINE_BYTES as usize];
             match *choice {
-                Choice::Version(version) => to.copy_from_slice(&line.versions[version]),
-                Choice::Torn(version, mask) => {
+                LineState::Version(version) => to.copy_from_slice(&line.versions[version]),
+                LineState::Torn(version, mask) => {
                     for word in 0..8 {
                         let whole =
                             if mask >> word & 1 == 1 { newest } else { &line.versions[version] };
@@ -252,14 +252,14 @@ impl Medium {
     fn describe(&self, image: &Image) -> String {
         let mut text = String::from("of the lines (by offset)");
         let old = self.lines.iter().zip(image).filter_map(|((number, line), choice)| {
-            let is_old = *choice != Choice::Version(line.versions.len() - 1);
+            let is_old = *choice != LineState::Version(line.versions.len() - 1);
             is_old.then_some((number * LINE_BYTES, line.versions.len() - 1, choice))
         });
         let old: Vec<_> = old.collect();
         for (offset, newest, choice) in old.iter().take(LINES_NAMED_MAX) {
             let _ = match choice {
-                Choice::Version(version) => write!(text, " {offset}: {version} of {newest},"),
-                Choice::Torn(version, mask) => {
+                LineState::Version(version) => write!(text, " {offset}: {version} of {newest},"),
+                LineState::Torn(version, mask) => {
                     write!(text, " {offset}: {version} of {newest} but for the words {mask:#010b},")
                 }
             };
@@ -291,10 +291,10 @@ impl Medium {
                 // From few old lines to few new ones.
                 let bias = random.below(7) + 1;
                 let pick = |newest: &usize| match random.below(8) < bias {
-                    true => Choice::Version(*newest),
-                    false => Choice::Version(random.below(*newest as u64 + 1) as usize),
+                    true => LineState::Version(*newest),
+                    false => LineState::Version(random.below(*newest as u64 + 1) as usize),
                 };
-                let image: Vec<Choice> = newest.iter().map(pick).collect();
+                let image: Vec<LineState> = newest.iter().map(pick).collect();
                 each(&image)?;
             }
         }
@@ -311,7 +311,7 @@ fn all_combinations<E>(
     newest: &[usize],
     each: &mut dyn FnMut(&Image) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut image = vec![Choice::Version(0); newest.len()];
+    let mut image = vec![LineState::Version(0); newest.len()];
     let mut digits = vec![0; newest.len()];
     loop {
         each(&image)?;
@@ -321,7 +321,7 @@ fn all_combinations<E>(
         digits[step] += 1;
         digits[..step].fill(0);
         for (choice, digit) in image.iter_mut().zip(&digits).take(step + 1) {
-            *choice = Choice::Version(*digit);
+            *choice = LineState::Version(*digit);
         }
     }
 }
@@ -332,8 +332,8 @@ fn all_subsets<E>(
 ) -> Result<(), E> {
     (0..1u32 << newest.len()).try_for_each(|set| {
         let pick =
-            |(at, newest): (usize, &usize)| Choice::Version((set >> at & 1) as usize * newest);
-        let image: Vec<Choice> = newest.iter().enumerate().map(pick).collect();
+            |(at, newest): (usize, &usize)| LineState::Version((set >> at & 1) as usize * newest);
+        let image: Vec<LineState> = newest.iter().enumerate().map(pick).collect();
         each(&image)
     })
 }
@@ -344,8 +344,8 @@ fn each_line<E>(newest: &[usize], each: &mut dyn FnMut(&Image) -> Result<(), E>)
         each(&image)?;
         for (at, newest) in newest.iter().enumerate() {
             let usual = image[at];
-            let is_old = usual == Choice::Version(0);
-            image[at] = Choice::Version(if is_old { *newest } else { 0 });
+            let is_old = usual == LineState::Version(0);
+            image[at] = LineState::Version(if is_old { *newest } else { 0 });
             each(&image)?;
             image[at] = usual;
         }
@@ -366,19 +366,18 @@ fn torn_lines<E>(
         for mut image in all_old_and_all_new(newest) {
             let version = random.below(newest[at] as u64) as usize;
             // Not all of the words and not none.
-            image[at] = Choice::Torn(version, random.below(254) as u8 + 1);
+            image[at] = LineState::Torn(version, random.below(254) as u8 + 1);
             each(&image)?;
         }
     }
     Ok(())
 }
 
-fn all_old_and_all_new(newest: &[usize]) -> [Vec<Choice>; 2] {
-    let all_new = newest.iter().map(|newest| Choice::Version(*newest)).collect();
-    [vec![Choice::Version(0); newest.len()], all_new]
+fn all_old_and_all_new(newest: &[usize]) -> [Vec<LineState>; 2] {
+    let all_new = newest.iter().map(|newest| LineState::Version(*newest)).collect();
+    [vec![LineState::Version(0); newest.len()], all_new]
 }
 
-/// splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -394,7 +393,7 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::super::Persist;
-    use super::super::recorder::Recorder;
+    use super::super::recorder::StoreRecorder;
     use super::*;
     use crate::seam::Mem;
 
@@ -404,7 +403,7 @@ mod tests {
         u64::from_le_bytes(image[offset..offset + 8].try_into().unwrap())
     }
 
-    fn images_of(memory: &Recorder) -> BTreeSet<Vec<u8>> {
+    fn images_of(memory: &StoreRecorder) -> BTreeSet<Vec<u8>> {
         let mut seen = BTreeSet::new();
         let trace = memory.trace();
         let mut medium = Medium::new(&trace);
@@ -418,13 +417,13 @@ mod tests {
     }
 
     /// What the word at `offset` may be.
-    fn words(memory: &Recorder, offset: usize) -> BTreeSet<u64> {
+    fn words(memory: &StoreRecorder, offset: usize) -> BTreeSet<u64> {
         images_of(memory).iter().map(|image| word_at(image, offset)).collect()
     }
 
     #[test]
     fn a_store_is_certain_only_after_its_write_back_and_a_fence_in_this_order() {
-        let memory = Recorder::new(vec![0; 256], PersistenceDomain::Adr);
+        let memory = StoreRecorder::new(vec![0; 256], PersistenceDomain::Adr);
         memory.store(0, 1);
         memory.persist_fence().unwrap();
         assert_eq!(words(&memory, 0), BTreeSet::from([0, 1]));
@@ -440,14 +439,14 @@ mod tests {
 
     #[test]
     fn every_version_since_the_last_fence_may_be_on_the_medium() {
-        let memory = Recorder::new(vec![0; 64], PersistenceDomain::Adr);
+        let memory = StoreRecorder::new(vec![0; 64], PersistenceDomain::Adr);
         (1..=5).for_each(|value| memory.store(8, value));
         assert_eq!(words(&memory, 8), BTreeSet::from([0, 1, 2, 3, 4, 5]));
     }
 
     #[test]
     fn all_subsets_of_twelve_lines_are_tried_and_more_are_sampled() {
-        let memory = Recorder::new(vec![0; 4096], PersistenceDomain::Adr);
+        let memory = StoreRecorder::new(vec![0; 4096], PersistenceDomain::Adr);
         (0..12).for_each(|line| memory.store(line * 64, 1));
         assert_eq!(images_of(&memory).len(), 1 << 12);
         // Two versions of each: too many combinations, so subsets and a sample.
@@ -468,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_line_may_be_torn_between_words_and_never_within() {
-        let memory = Recorder::new(vec![0; 64], PersistenceDomain::Adr);
+        let memory = StoreRecorder::new(vec![0; 64], PersistenceDomain::Adr);
         memory.copy_in(0, &[0xff; 64]);
         let images = images_of(&memory);
         assert!(images.len() > 2, "no torn line");
@@ -478,12 +477,12 @@ mod tests {
 
     #[test]
     fn caches_that_are_spared_need_a_fence_alone_and_page_caches_write_pages() {
-        let memory = Recorder::new(vec![0; 8192], PersistenceDomain::Eadr);
+        let memory = StoreRecorder::new(vec![0; 8192], PersistenceDomain::Eadr);
         memory.store(0, 1);
         assert_eq!(words(&memory, 0), BTreeSet::from([0, 1]));
         memory.persist_fence().unwrap();
         assert_eq!(words(&memory, 0), BTreeSet::from([1]));
-        let memory = Recorder::new(vec![0; 8192], PersistenceDomain::Msync);
+        let memory = StoreRecorder::new(vec![0; 8192], PersistenceDomain::Msync);
         memory.store(0, 1);
         memory.store(4096, 1);
         memory.persist(4000, 8).unwrap();
@@ -501,7 +500,7 @@ mod tests {
             .collect()
     }
 
-    fn write_counted(memory: &Recorder) {
+    fn write_counted(memory: &StoreRecorder) {
         for token in 1..=3 {
             memory.issue(token);
             memory.store(token * 64, token);
@@ -514,7 +513,7 @@ mod tests {
 
     #[test]
     fn each_safeguard_that_is_left_out_or_out_of_order_is_found() {
-        let memory = Recorder::new(vec![0; 1024], PersistenceDomain::Adr);
+        let memory = StoreRecorder::new(vec![0; 1024], PersistenceDomain::Adr);
         write_counted(&memory);
         let trace = memory.trace();
         let mut recover = |image: Vec<u8>| counted(&image);
@@ -535,7 +534,7 @@ mod tests {
 
     #[test]
     fn what_was_never_issued_is_a_violation_too_and_says_where() {
-        let memory = Recorder::new(vec![0; 64], PersistenceDomain::Adr);
+        let memory = StoreRecorder::new(vec![0; 64], PersistenceDomain::Adr);
         memory.store(0, 1);
         let trace = memory.trace();
         let mut recover = |image: Vec<u8>| -> Result<BTreeSet<u64>, String> {

@@ -34,7 +34,6 @@ pub const LINE_BYTES: u64 = 64;
 /// How far a store has to travel until a loss of power spares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PersistenceDomain {
-    /// Nothing is spared.
     None,
     /// The memory controllers' write queues: lines have to leave the processor's caches.
     Adr,
@@ -64,7 +63,6 @@ impl fmt::Display for PersistenceDomain {
     }
 }
 
-/// No such domain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is no persistence domain: none, adr, eadr or msync")]
 pub struct UnknownDomain(pub String);

@@ -1,5 +1,5 @@
 //! Persistent memory for tests and the simulator, which remembers every call. In: the calls of
-//! protocol code, and by [`Recorder::issue`] and [`Recorder::acknowledge`] what it promised its
+//! protocol code, and by [`StoreRecorder::issue`] and [`StoreRecorder::acknowledge`] what it promised its
 //! users and when. Out: a [`Trace`], from which `images.rs` makes what a loss of power may leave.
 //!
 //! Loads see every store at once, as those of a processor do. One thread; a trace grows with each
@@ -43,7 +43,6 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Indices of the fences.
     pub fn fences(&self) -> Vec<usize> {
         (0..self.events.len()).filter(|index| self.events[*index] == Event::Fence).collect()
     }
@@ -70,20 +69,20 @@ impl Trace {
     }
 }
 
-struct Shared {
+struct Recorded {
     visible: Vec<u8>,
     trace: Trace,
 }
 
 /// The memory. Clones and slices share it.
 #[derive(Clone)]
-pub struct Recorder {
-    shared: Rc<RefCell<Shared>>,
+pub struct StoreRecorder {
+    shared: Rc<RefCell<Recorded>>,
     start: u64,
     bytes: u64,
 }
 
-impl Recorder {
+impl StoreRecorder {
     /// A memory of whole lines whose medium holds `initial`.
     ///
     /// # Panics
@@ -92,7 +91,7 @@ impl Recorder {
         let bytes = initial.len() as u64;
         assert!(bytes.is_multiple_of(LINE_BYTES), "{bytes} bytes are no whole lines");
         let trace = Trace { domain, initial: initial.clone(), events: Vec::new() };
-        let shared = Rc::new(RefCell::new(Shared { visible: initial, trace }));
+        let shared = Rc::new(RefCell::new(Recorded { visible: initial, trace }));
         Self { shared, start: 0, bytes }
     }
 
@@ -160,9 +159,9 @@ fn stream(offset: u64, bytes: Vec<u8>) -> Event {
     Event::Stream { offset, bytes }
 }
 
-impl Probe for Recorder {}
+impl Probe for StoreRecorder {}
 
-impl Section for Recorder {
+impl Section for StoreRecorder {
     fn slice(&self, offset: u64, bytes: u64) -> Self {
         assert!(offset.is_multiple_of(8), "a slice starts at {offset}, not a multiple of 8 bytes");
         let start = self.place(offset, bytes);
@@ -170,7 +169,7 @@ impl Section for Recorder {
     }
 }
 
-impl Mem for Recorder {
+impl Mem for StoreRecorder {
     fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -220,7 +219,7 @@ impl Mem for Recorder {
     fn flush(&self, _offset: u64, _bytes: u64) {}
 }
 
-impl Persist for Recorder {
+impl Persist for StoreRecorder {
     fn domain(&self) -> PersistenceDomain {
         self.shared.borrow().trace.domain
     }
@@ -266,7 +265,7 @@ mod tests {
 
     #[test]
     fn it_is_a_memory_whose_every_call_is_told() {
-        let memory = Recorder::new(vec![0; 4096], PersistenceDomain::Adr);
+        let memory = StoreRecorder::new(vec![0; 4096], PersistenceDomain::Adr);
         let part = memory.slice(64, 1024);
         part.store(8, 7);
         assert_eq!(
@@ -297,7 +296,7 @@ mod tests {
 
     #[test]
     fn memory_that_forgets_refuses_to_make_anything_durable() {
-        let memory = Recorder::new(vec![0; 64], PersistenceDomain::None);
+        let memory = StoreRecorder::new(vec![0; 64], PersistenceDomain::None);
         memory.store(0, 1);
         assert_eq!(memory.persist(0, 8), Err(PersistError::Volatile));
         assert!(memory.trace().fences().is_empty());

@@ -6,7 +6,7 @@ use crate::persist_log::{Contents, ID, content, geometry, goes_on, used_memory};
 use rackpool_core::persist::PersistenceDomain;
 use rackpool_core::persist::images::{ImageOptions, explore};
 use rackpool_core::persist::log::{Location, Log, LogError};
-use rackpool_core::persist::recorder::{Recorder, Trace};
+use rackpool_core::persist::recorder::{StoreRecorder, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Lives of one run, which have more than 100,000 images.
@@ -32,7 +32,7 @@ impl Random {
 /// What recovery finds in an image: the entries up to some token, each whole, in a log that goes
 /// on.
 fn recover(image: Vec<u8>, domain: PersistenceDomain) -> Result<BTreeSet<u64>, String> {
-    let memory = Recorder::new(image, domain);
+    let memory = StoreRecorder::new(image, domain);
     let (log, found) = Contents::open(memory.clone());
     let log = match log {
         Err(LogError::NotALog) => return Ok(BTreeSet::new()),
@@ -52,8 +52,8 @@ fn recover(image: Vec<u8>, domain: PersistenceDomain) -> Result<BTreeSet<u64>, S
 
 /// A log between two losses of power.
 struct Boot {
-    memory: Recorder,
-    log: Log<Recorder>,
+    memory: StoreRecorder,
+    log: Log<StoreRecorder>,
     /// Where each token is by now.
     entries: BTreeMap<u64, Location>,
     is_gathering: bool,
@@ -63,13 +63,14 @@ struct Boot {
 
 impl Boot {
     fn new(image: Vec<u8>, domain: PersistenceDomain, durable: &BTreeSet<u64>) -> Self {
-        let memory = Recorder::new(image, domain);
+        let memory = StoreRecorder::new(image, domain);
         (0..=100).for_each(|token| memory.issue(token));
         durable.iter().for_each(|token| memory.acknowledge(*token));
-        let is_made =
-            |log: &Result<Log<Recorder>, LogError>| log.as_ref().is_ok_and(|log| log.id() == ID);
+        let is_made = |log: &Result<Log<StoreRecorder>, LogError>| {
+            log.as_ref().is_ok_and(|log| log.id() == ID)
+        };
         // The image is looked at in a copy: what recovery does there is not of this trace.
-        let copy = Recorder::new(memory.visible(), domain);
+        let copy = StoreRecorder::new(memory.visible(), domain);
         if !is_made(&Contents::open(copy).0) {
             Log::format(&memory, geometry(), ID).unwrap();
         }
@@ -161,7 +162,7 @@ impl Boot {
     }
 }
 
-fn open(memory: &Recorder) -> (Log<Recorder>, BTreeMap<u64, Location>) {
+fn open(memory: &StoreRecorder) -> (Log<StoreRecorder>, BTreeMap<u64, Location>) {
     let (log, found) = Contents::open(memory.clone());
     found.tokens().into_iter().for_each(|token| memory.acknowledge(token));
     (log.unwrap(), found.entries.into_iter().collect())

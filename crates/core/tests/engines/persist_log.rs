@@ -5,7 +5,7 @@
 use rackpool_core::constants::SEGMENT_STRIDE_BYTES;
 use rackpool_core::persist::images::{Explored, ImageOptions, Violation, explore, safeguards};
 use rackpool_core::persist::log::{HEADER_BYTES, Location, Log, LogError, LogGeometry};
-use rackpool_core::persist::recorder::{Event, Recorder, Trace};
+use rackpool_core::persist::recorder::{Event, StoreRecorder, Trace};
 use rackpool_core::persist::{PersistError, PersistenceDomain};
 use rackpool_core::seam::Mem;
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    pub(crate) fn open(memory: Recorder) -> (Result<Log<Recorder>, LogError>, Contents) {
+    pub(crate) fn open(memory: StoreRecorder) -> (Result<Log<StoreRecorder>, LogError>, Contents) {
         let mut found = Contents::default();
         let log = Log::open(memory, &mut |entry| {
             let token = u64::from_le_bytes(entry.bytes[..8].try_into().unwrap());
@@ -58,7 +58,7 @@ impl Contents {
     }
 }
 
-pub(crate) fn append(log: &mut Log<Recorder>, token: u64, bytes: usize) {
+pub(crate) fn append(log: &mut Log<StoreRecorder>, token: u64, bytes: usize) {
     let content = content(token, bytes);
     let (head, tail) = content.split_at(content.len() / 3);
     let appended = log.append(token as u32, &[head, tail]).unwrap();
@@ -70,7 +70,7 @@ pub(crate) fn append(log: &mut Log<Recorder>, token: u64, bytes: usize) {
 /// What a loss of power may leave is opened, holds all entries up to some token and no other, and
 /// takes and keeps one more.
 fn recover(image: Vec<u8>, domain: PersistenceDomain) -> Result<BTreeSet<u64>, String> {
-    let memory = Recorder::new(image, domain);
+    let memory = StoreRecorder::new(image, domain);
     let (log, found) = Contents::open(memory.clone());
     let log = match log {
         // The making of the log was not over.
@@ -99,8 +99,8 @@ fn recover(image: Vec<u8>, domain: PersistenceDomain) -> Result<BTreeSet<u64>, S
 
 /// A log that was opened takes one more entry, if there is room, and the next finds that too.
 pub(crate) fn goes_on(
-    memory: &Recorder,
-    mut log: Log<Recorder>,
+    memory: &StoreRecorder,
+    mut log: Log<StoreRecorder>,
     found: &Contents,
 ) -> Result<(), String> {
     if log.free_segments() == 0 {
@@ -120,7 +120,7 @@ pub(crate) fn goes_on(
 /// A log of another id that was opened three times: its headers have higher epochs than those of
 /// the log that is made there now.
 pub(crate) fn used_memory() -> Vec<u8> {
-    let memory = Recorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
+    let memory = StoreRecorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
     Log::format(&memory, geometry(), ID + 1).unwrap();
     for _ in 0..3 {
         Log::open(memory.clone(), &mut |_| ()).unwrap();
@@ -128,7 +128,7 @@ pub(crate) fn used_memory() -> Vec<u8> {
     memory.visible()
 }
 
-fn open(memory: &Recorder) -> (Log<Recorder>, Contents) {
+fn open(memory: &StoreRecorder) -> (Log<StoreRecorder>, Contents) {
     let (log, found) = Contents::open(memory.clone());
     let log = log.unwrap();
     memory.acknowledge(OPENED + log.epoch());
@@ -137,7 +137,7 @@ fn open(memory: &Recorder) -> (Log<Recorder>, Contents) {
     (log, found)
 }
 
-fn commit(memory: &Recorder, log: &mut Log<Recorder>, tokens: &[u64]) {
+fn commit(memory: &StoreRecorder, log: &mut Log<StoreRecorder>, tokens: &[u64]) {
     log.commit().unwrap();
     tokens.iter().for_each(|token| memory.acknowledge(*token));
 }
@@ -145,7 +145,7 @@ fn commit(memory: &Recorder, log: &mut Log<Recorder>, tokens: &[u64]) {
 /// A life of a log: groups, records around and through the caches, a full segment, a killed
 /// process, compaction, and the freed segment used again.
 fn life(domain: PersistenceDomain) -> Trace {
-    let memory = Recorder::new(used_memory(), domain);
+    let memory = StoreRecorder::new(used_memory(), domain);
     // Recovery opens the log once more.
     (0..=20).chain(OPENED..OPENED + 9).chain([FREED]).for_each(|token| memory.issue(token));
     Log::format(&memory, geometry(), ID).unwrap();
@@ -244,7 +244,7 @@ fn a_loss_of_power_during_recovery_loses_nothing_either() {
         if found.is_empty() || tried % 29 != 0 {
             return Ok(found);
         }
-        let memory = Recorder::new(image, outer.domain);
+        let memory = StoreRecorder::new(image, outer.domain);
         // Recovery of this recovery counts more openings.
         found.iter().copied().chain(OPENED..OPENED + 9).for_each(|token| memory.issue(token));
         found.iter().for_each(|token| memory.acknowledge(*token));
@@ -261,8 +261,8 @@ fn a_loss_of_power_during_recovery_loses_nothing_either() {
 
 /// Two records of one group of which the first is torn: its middle line is missing. No later life
 /// may find the second, though it writes the first's bytes again.
-fn torn_group() -> Recorder {
-    let memory = Recorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
+fn torn_group() -> StoreRecorder {
+    let memory = StoreRecorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
     Log::format(&memory, geometry(), ID).unwrap();
     let (mut log, _) = open(&memory);
     append(&mut log, 1, 24);
@@ -274,7 +274,7 @@ fn torn_group() -> Recorder {
     let mut image = memory.visible();
     let torn = (HEADER_BYTES + 256 + 128) as usize;
     image[torn..torn + 64].fill(0);
-    Recorder::new(image, PersistenceDomain::Adr)
+    StoreRecorder::new(image, PersistenceDomain::Adr)
 }
 
 /// A second life after a torn group, which writes the torn record's bytes again.
@@ -309,7 +309,7 @@ fn what_a_torn_group_left_behind_never_comes_back() {
 
 #[test]
 fn what_was_being_freed_when_the_process_was_killed_stays_free() {
-    let memory = Recorder::new(used_memory(), PersistenceDomain::Adr);
+    let memory = StoreRecorder::new(used_memory(), PersistenceDomain::Adr);
     (1..=2).chain(OPENED..OPENED + 9).chain([FREED]).for_each(|token| memory.issue(token));
     Log::format(&memory, geometry(), ID).unwrap();
     let (mut log, _) = open(&memory);
@@ -355,14 +355,14 @@ fn a_later_life_that_writes_no_record_there_does_not_bring_it_back_either() {
 
 #[test]
 fn records_of_another_log_or_place_or_with_a_wrong_bit_are_none() {
-    let memory = Recorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
+    let memory = StoreRecorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
     Log::format(&memory, geometry(), ID).unwrap();
     let (mut log, _) = open(&memory);
     append(&mut log, 1, 600);
     log.commit().unwrap();
     let image = memory.visible();
     let found_in = |image: Vec<u8>| {
-        let (log, found) = Contents::open(Recorder::new(image, PersistenceDomain::Adr));
+        let (log, found) = Contents::open(StoreRecorder::new(image, PersistenceDomain::Adr));
         log.map(|_| found.tokens())
     };
     let start = HEADER_BYTES as usize;
@@ -384,16 +384,16 @@ fn records_of_another_log_or_place_or_with_a_wrong_bit_are_none() {
 fn a_log_says_what_it_cannot_do() {
     assert!(LogGeometry::new(0, 4).is_none() && LogGeometry::new(257, 4).is_none());
     assert!(LogGeometry::new(1, 1).is_none());
-    let empty = Recorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
+    let empty = StoreRecorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
     assert_eq!(Log::open(empty.clone(), &mut |_| ()).err(), Some(LogError::NotALog));
-    let small = Recorder::new(vec![0; HEADER_BYTES as usize], PersistenceDomain::Adr);
+    let small = StoreRecorder::new(vec![0; HEADER_BYTES as usize], PersistenceDomain::Adr);
     let (log_bytes, memory_bytes) = (geometry().bytes(), HEADER_BYTES);
     let other = LogError::OtherSize { log_bytes, memory_bytes };
     assert_eq!(Log::format(&small, geometry(), ID), Err(other));
     Log::format(&empty, geometry(), ID).unwrap();
     small.copy_in(0, &empty.visible()[..HEADER_BYTES as usize]);
     assert_eq!(Log::open(small, &mut |_| ()).err(), Some(other));
-    let forgets = Recorder::new(empty.visible(), PersistenceDomain::None);
+    let forgets = StoreRecorder::new(empty.visible(), PersistenceDomain::None);
     let volatile = LogError::Persist(PersistError::Volatile);
     assert_eq!(Log::open(forgets, &mut |_| ()).err(), Some(volatile));
 
@@ -413,7 +413,7 @@ fn a_log_says_what_it_cannot_do() {
 
 #[test]
 fn many_small_entries_share_a_record_and_a_fence() {
-    let memory = Recorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
+    let memory = StoreRecorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
     Log::format(&memory, geometry(), ID).unwrap();
     let (mut log, _) = open(&memory);
     let before = memory.trace().events.len();

@@ -46,7 +46,6 @@ pub(super) unsafe fn send(from: *const u8, bytes: usize) {
     }
 }
 
-/// As on x86-64.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 pub(super) fn fence() {
     // SAFETY: a barrier changes nothing.
@@ -62,7 +61,6 @@ pub(super) unsafe fn send(_from: *const u8, _bytes: usize) {
     unreachable!("memory is mapped as persistent only where lines can be sent there");
 }
 
-/// Never called: see [`is_supported`].
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(super) fn fence() {
     unreachable!("memory is mapped as persistent only where lines can be sent there");

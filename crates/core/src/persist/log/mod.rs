@@ -65,7 +65,6 @@ impl LogGeometry {
         self.segment_count
     }
 
-    /// The longest entry.
     pub fn entry_bytes_max(self) -> u64 {
         self.segment_bytes - RECORD_HEADER_BYTES - ENTRY_HEADER_BYTES
     }
@@ -111,15 +110,13 @@ pub struct Location {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub at: Location,
-    /// Number of its record.
     pub sequence: u64,
 }
 
 /// An entry that recovery found.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
+pub struct LogEntry<'a> {
     pub at: Location,
-    /// Number of its record.
     pub sequence: u64,
     /// The user's word for what it is.
     pub kind: u32,
@@ -164,7 +161,7 @@ impl<M: Persist> Log<M> {
     /// # Errors
     /// [`LogError::NotALog`], [`LogError::OtherVersion`], [`LogError::OtherSize`],
     /// [`LogError::Persist`].
-    pub fn open(mem: M, each: &mut dyn FnMut(Entry<'_>)) -> Result<Self, LogError> {
+    pub fn open(mem: M, each: &mut dyn FnMut(LogEntry<'_>)) -> Result<Self, LogError> {
         let header = format::newest_header(&mem)?;
         let geometry = header.geometry().ok_or(LogError::NotALog)?;
         geometry.fits(&mem)?;
@@ -205,7 +202,7 @@ impl<M: Persist> Log<M> {
         first: u64,
         epoch_max: u64,
         found: &mut Vec<u8>,
-        each: &mut dyn FnMut(Entry<'_>),
+        each: &mut dyn FnMut(LogEntry<'_>),
     ) {
         let (mut expected, mut epoch) = (first, 0);
         self.offset = 0;
@@ -216,7 +213,7 @@ impl<M: Persist> Log<M> {
             let place = self.geometry.start(segment) + self.offset;
             format::entries(found, &mut |offset, kind, bytes| {
                 let at = Location { offset: place + offset, bytes: bytes.len() as u32 };
-                each(Entry { at, sequence: record.sequence, kind, bytes });
+                each(LogEntry { at, sequence: record.sequence, kind, bytes });
             });
             (expected, epoch) = (expected + 1, record.epoch);
             self.offset += record.padded_bytes;
