@@ -41,10 +41,6 @@ pub struct Core {
     pub now: Millis,
     pub out: Output,
     pub args: Args,
-    /// Words of commands that are looked at before they run.
-    pub args_ahead: Args,
-    /// How far that was done, in what was read.
-    pub asked_to: usize,
     pub batch: LookupBatch,
     /// Stores that wait to be done in a batch; never while look-ups wait.
     pub sets: Vec<PendingSet>,
@@ -78,8 +74,6 @@ impl Core {
             now,
             out: Output::default(),
             args: Args::default(),
-            args_ahead: Args::default(),
-            asked_to: 0,
             batch: LookupBatch::default(),
             sets: Vec::new(),
             has_to_tidy: false,

@@ -6,7 +6,6 @@
 //! of unbounded length is kept: long values go into the cache as they arrive, and what is refused
 //! is passed over.
 
-mod ahead;
 mod binary_requests;
 mod gate;
 mod lasting;
@@ -35,7 +34,6 @@ use super::{commands, redis_strings};
 use crate::cache::{Error, Millis, StoredWith, Writer};
 use crate::clock::{PAST, expiry};
 use crate::constants::{BATCH_KEYS_MAX, OUTPUT_SOFT_BYTES, STREAM_BYTES_MIN, TURN_STEPS};
-use std::ops::Range;
 use std::sync::Arc;
 use streamed::{binary_name, finish_binary, finish_text};
 
@@ -230,7 +228,6 @@ impl Session {
         let mut at = 0;
         self.need = 0;
         core.timer.start();
-        core.asked_to = 0;
         let mut steps = 0;
         while !self.closing && at < input.len() && core.out.len() < OUTPUT_SOFT_BYTES {
             if GATED && !self.enter_gate(core, &mut args, &input[at..]) {
@@ -660,7 +657,7 @@ impl Session {
             }
             resp::ParsedResp::Need(need) => ParseStep::Need(need),
             resp::ParsedResp::Command { used } => {
-                let left = self.command(core, args, input, at..at + used);
+                let left = self.command(core, args, input, at);
                 let Some(next) = left else { return ParseStep::Used(used) };
                 let args = std::mem::take(args);
                 self.pending = Pending::Words(Box::new(SuspendedCommand { used, args, next }));
@@ -691,15 +688,14 @@ impl Session {
         }
     }
 
-    /// Executes the command of this place, or lets it wait in a batch; what is left of it.
+    /// Executes a command, or lets it wait in a batch; what is left of it.
     fn command(
         &mut self,
         core: &mut Core,
         args: &Args,
         input: &[u8],
-        place: Range<usize>,
+        at: usize,
     ) -> Option<Unfinished> {
-        let at = place.start;
         let rest = &input[at..];
         if args.is_empty() {
             return None;
@@ -730,9 +726,6 @@ impl Session {
         }
         core.flush_batch(input);
         self.end_batch(core, input, at);
-        if at >= core.asked_to && place.end < input.len() && self.is_plain {
-            ahead::ask(core, input, at);
-        }
         let call = RespCall::new(core, &mut self.client, rest, args);
         let (mut left, command) = commands::run(call);
         core.timer.commands += 1;

@@ -14,8 +14,8 @@ use super::redis::{CommandResult, RespCall};
 use super::resp::{Args, OUT_OF_MEMORY, Version, failed, push_array, push_null};
 use crate::cache::{Mode, Watch};
 use crate::constants::{
-    BATCH_KEYS_MAX, EXEC_AT_ONCE_BYTES_MAX, EXEC_AT_ONCE_MAX, HELD_COMMANDS, QUEUED_BYTES_MAX,
-    QUEUED_MAX, WATCHED_MAX,
+    EXEC_AT_ONCE_BYTES_MAX, EXEC_AT_ONCE_MAX, HELD_COMMANDS, QUEUED_BYTES_MAX, QUEUED_MAX,
+    WATCHED_MAX,
 };
 use rackpool_mem::process::monotonic_ns;
 
@@ -85,12 +85,8 @@ impl Queue {
     }
 
     fn commands(&self) -> impl Iterator<Item = (CommandId, &[(u32, u32)])> {
-        self.commands_from(0)
-    }
-
-    fn commands_from(&self, first: usize) -> impl Iterator<Item = (CommandId, &[(u32, u32)])> {
-        let mut begin = if first == 0 { 0 } else { self.commands[first - 1].1 as usize };
-        self.commands[first..].iter().map(move |(id, end)| {
+        let mut begin = 0;
+        self.commands.iter().map(move |(id, end)| {
             let words = &self.words[std::mem::replace(&mut begin, *end as usize)..*end as usize];
             (*id, words)
         })
@@ -175,19 +171,6 @@ impl Transaction {
         core.db.has_room(stores, core.now)
     }
 
-    /// Asks for the memory of the first keys of some commands, from this one on.
-    fn prefetch(&self, core: &Core, from: usize) {
-        let mut keys = [&[][..]; BATCH_KEYS_MAX];
-        let mut count = 0;
-        for (_, words) in self.queue.commands_from(from).take(BATCH_KEYS_MAX) {
-            if let Some(word) = words.get(1) {
-                keys[count] = self.queue.word(*word);
-                count += 1;
-            }
-        }
-        core.db.prefetch(&keys[..count]);
-    }
-
     /// Runs its commands, as a part of a section.
     fn run(&self, core: &mut Core, client: &mut ClientInfo) -> CommandResult {
         if !self.watched.iter().all(|it| it.is_unchanged(core.now)) {
@@ -203,9 +186,6 @@ impl Transaction {
         let (mut args, mut is_too_much) = (Args::default(), false);
         let began_ns = monotonic_ns();
         for (nth, (id, words)) in self.queue.commands().enumerate() {
-            if nth.is_multiple_of(BATCH_KEYS_MAX) {
-                self.prefetch(core, nth);
-            }
             if nth % COMMANDS_AT_ONCE == COMMANDS_AT_ONCE - 1 {
                 // Threads that serve may wait for this processor, and the system lets them for ms.
                 std::thread::yield_now();
