@@ -378,11 +378,12 @@ fn all_old_and_all_new(newest: &[usize]) -> [Vec<LineState>; 2] {
     [vec![LineState::Version(0); newest.len()], all_new]
 }
 
-struct Random(u64);
+/// Numbers by a seed (splitmix64).
+pub struct Random(pub u64);
 
 impl Random {
-    /// A number below `end`, which is small.
-    fn below(&mut self, end: u64) -> u64 {
+    /// A number below `end`, which is small and not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

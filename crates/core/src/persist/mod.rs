@@ -34,6 +34,7 @@ pub const LINE_BYTES: u64 = 64;
 /// How far a store has to travel until a loss of power spares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PersistenceDomain {
+    /// A loss of power spares nothing.
     None,
     /// The memory controllers' write queues: lines have to leave the processor's caches.
     Adr,

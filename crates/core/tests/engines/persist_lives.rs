@@ -4,7 +4,7 @@
 
 use crate::persist_log::{Contents, ID, content, geometry, goes_on, used_memory};
 use rackpool_core::persist::PersistenceDomain;
-use rackpool_core::persist::images::{ImageOptions, explore};
+use rackpool_core::persist::images::{ImageOptions, Random, explore};
 use rackpool_core::persist::log::{Location, Log, LogError};
 use rackpool_core::persist::recorder::{StoreRecorder, Trace};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,18 +16,6 @@ const LOSSES: u64 = 3;
 const STEPS: u64 = 14;
 /// All live entries fit into one segment, so that compaction always makes room.
 const LIVE_BYTES_MAX: usize = 16_000;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-}
 
 /// What recovery finds in an image: the entries up to some token, each whole, in a log that goes
 /// on.

@@ -200,6 +200,7 @@ unsafe fn copy_below_16(to: *mut u8, from: *const u8, bytes: usize) {
     }
 }
 
+/// The bits that [`FEATURES`] may have.
 const KNOWN: u8 = 1;
 const HAS_AVX: u8 = 2;
 const HAS_EVEX: u8 = 4;
@@ -208,6 +209,7 @@ const HAS_ERMS: u8 = 8;
 /// What the processor can do; 0 until the first long copy has asked.
 static FEATURES: AtomicU8 = AtomicU8::new(0);
 
+/// For ranges of more than 64 bytes.
 #[inline(never)]
 unsafe fn copy_long(to: *mut u8, from: *const u8, bytes: usize) {
     // Relaxed: a byte that says the same whenever it is known.

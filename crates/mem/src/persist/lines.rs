@@ -52,7 +52,7 @@ pub(super) fn fence() {
     unsafe { std::arch::asm!("dsb sy", options(nostack)) };
 }
 
-/// Never called: see [`is_supported`].
+/// Never called, since [`is_supported`] says no.
 ///
 /// # Safety
 /// Touches nothing.

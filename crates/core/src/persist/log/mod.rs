@@ -110,6 +110,7 @@ pub struct Location {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub at: Location,
+    /// Number of the record that holds it.
     pub sequence: u64,
 }
 
@@ -117,6 +118,7 @@ pub struct Appended {
 #[derive(Clone, Copy, Debug)]
 pub struct LogEntry<'a> {
     pub at: Location,
+    /// Number of the record that holds it.
     pub sequence: u64,
     /// The user's word for what it is.
     pub kind: u32,
