@@ -626,21 +626,29 @@ fn chase_ns(size: Size, mut next: impl FnMut(u64) -> u64) -> Result<f64, BenchEr
 }
 
 /// As [`median_ns`], without the emulation's own time.
-fn net_ns(size: Size, far: &FarEmulation, mut block: impl FnMut()) -> Result<f64, BenchError> {
-    let (mut blocks, own_before_ps) = (0_u64, far.own_ps());
-    let ns = median_ns(size, || {
-        blocks += 1;
-        block();
-    })?;
-    Ok(ns - (far.own_ps() - own_before_ps) as f64 / 1e3 / blocks as f64)
+fn net_ns(size: Size, far: &FarEmulation, block: impl FnMut()) -> Result<f64, BenchError> {
+    median_less_ns(size, block, || far.own_ps() as f64 / 1e3)
 }
 
-fn median_ns(size: Size, mut block: impl FnMut()) -> Result<f64, BenchError> {
+fn median_ns(size: Size, block: impl FnMut()) -> Result<f64, BenchError> {
+    median_less_ns(size, block, || 0.0)
+}
+
+/// The median over laps of a block's time, less what `spent_ns` has grown by in the same lap: a
+/// pause of the process counts in both and so in neither.
+fn median_less_ns(
+    size: Size,
+    mut block: impl FnMut(),
+    spent_ns: impl Fn() -> f64,
+) -> Result<f64, BenchError> {
     let mut lap = |_| {
-        slice_ns(size.slice(), 1, || {
+        let (mut blocks, spent_before) = (0_u64, spent_ns());
+        let ns = slice_ns(size.slice(), 1, || {
+            blocks += 1;
             block();
             Ok(())
-        })
+        })?;
+        Ok(ns - (spent_ns() - spent_before) / blocks as f64)
     };
     let laps = (0..LAPS).map(&mut lap).collect::<Result<Vec<f64>, BenchError>>()?;
     Ok(quantile(&laps, 0.5))

@@ -76,7 +76,7 @@ echo 'result: dram, transparent, data and back: 3000 values there, a quarter of 
 
 # In private memory: all is taken after the start, and what is far is exactly what was given.
 far_mib=${FAR_MIB:-128}
-serve --tiering data:numa:1 --memory 4M --far-memory ${far_mib}M --memcached 11211
+serve --tiering data:numa:1 --memory $((far_mib / 32))M --far-memory ${far_mib}M --memcached 11211
 for ((look = 0; look < 100; look++)); do
   far=$(awk '/ bind:1 / { for (i = 3; i <= NF; i++) if (sub("^N1=", "", $i)) sum += $i }
     END { print sum + 0 }' /proc/$pid/numa_maps)
