@@ -21,6 +21,7 @@ use super::shared::Shared;
 use super::slowlog::SlowCommand;
 use super::text::{Get, WordIter};
 use super::timer::CommandTimer;
+use super::transactions::Queue;
 use super::watch::EventLog;
 use crate::cache::{Cache, Error, Item, Millis, PartitionShare, Pinned, Put, Section};
 use crate::clock::{Times, seconds_left};
@@ -42,6 +43,8 @@ pub struct Core {
     pub out: Output,
     pub args: Args,
     pub batch: LookupBatch,
+    /// Memory for the commands of the next transaction.
+    pub spare_queue: Queue,
     /// Stores that wait to be done in a batch; never while look-ups wait.
     pub sets: Vec<PendingSet>,
     /// Whether something may be left to do for what was flushed or has expired.
@@ -75,6 +78,7 @@ impl Core {
             out: Output::default(),
             args: Args::default(),
             batch: LookupBatch::default(),
+            spare_queue: Queue::default(),
             sets: Vec::new(),
             has_to_tidy: false,
             tidies_all: false,

@@ -120,7 +120,10 @@ impl Args {
         (!self.inline).then(|| self.spans[index])
     }
 
-    pub fn words<'a>(&'a self, input: &'a [u8]) -> impl ExactSizeIterator<Item = &'a [u8]> + 'a {
+    pub fn words<'a>(
+        &'a self,
+        input: &'a [u8],
+    ) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + 'a {
         (0..self.len()).map(move |index| self.get(input, index))
     }
 

@@ -251,7 +251,11 @@ impl Session {
                 core.flush_batch(input);
             }
             steps += 1;
-            if (steps % TURN_STEPS == 0 || core.timer.was_alone()) && core.timer.is_turn_over() {
+            let is_over = match steps % TURN_STEPS {
+                0 => core.timer.is_turn_over(),
+                _ => core.timer.was_alone() && core.timer.was_turn_over(),
+            };
+            if is_over {
                 break;
             }
         }
@@ -313,7 +317,7 @@ impl Session {
     fn end_batch(&mut self, core: &mut Core, input: &[u8], at: usize) {
         let Some(batch) = core.timer.end_batch(at) else { return };
         let bucket = core.took(batch.commands, batch.took_ns);
-        if self.dialect == Dialect::Resp {
+        if self.dialect == Dialect::Resp && !self.client.has_begun() {
             self.client.last = Some(core.took_plain(batch.commands, batch.took_ns, bucket));
         }
         if batch.took_ns / 1000 >= core.shared.tunables.noted_us() {
@@ -725,11 +729,17 @@ impl Session {
             return None;
         }
         core.flush_batch(input);
-        self.end_batch(core, input, at);
+        // What only waits for `EXEC` is timed as a batch.
+        let is_quick = self.client.has_begun() && !args.get(rest, 0).eq_ignore_ascii_case(b"exec");
+        if !is_quick {
+            self.end_batch(core, input, at);
+        }
         let call = RespCall::new(core, &mut self.client, rest, args);
         let (mut left, command) = commands::run(call);
         core.timer.commands += 1;
-        self.end_part(core, 0, &mut left, command, args.words(rest));
+        if !is_quick || command.is_some() || left.is_some() {
+            self.end_part(core, 0, &mut left, command, args.words(rest));
+        }
         self.note_client();
         left
     }

@@ -62,7 +62,17 @@ impl CommandTimer {
     /// Whether other connections are to be served before this one goes on. Reads the clock, so
     /// not to be asked for each look-up.
     pub fn is_turn_over(&self) -> bool {
-        let (now_ns, ends_ns) = (monotonic_ns(), self.turn_ends_ns.get());
+        self.is_turn_over_at(monotonic_ns())
+    }
+
+    /// As [`CommandTimer::is_turn_over`], right after a command that was timed alone: the clock is
+    /// not read again.
+    pub fn was_turn_over(&self) -> bool {
+        self.is_turn_over_at(self.read_ns)
+    }
+
+    fn is_turn_over_at(&self, now_ns: u64) -> bool {
+        let ends_ns = self.turn_ends_ns.get();
         if ends_ns == 0 || now_ns >= ends_ns {
             return ends_ns != 0;
         }

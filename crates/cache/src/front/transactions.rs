@@ -25,6 +25,9 @@ const WATCH_BYTES: usize = 320;
 /// Commands of a long transaction, some 200 µs of them, after which threads that serve may run.
 const COMMANDS_AT_ONCE: usize = 512;
 
+/// Memory of a thread for the commands of the next transaction.
+const SPARE_BYTES_MAX: usize = 64 << 10;
+
 const ABORTED: &str = "EXECABORT Transaction discarded because of";
 
 /// What a client has watched, and the commands that wait.
@@ -39,7 +42,7 @@ pub struct Transaction {
 
 /// Commands, each as its words.
 #[derive(Debug, Default)]
-struct Queue {
+pub struct Queue {
     bytes: Vec<u8>,
     /// First byte and length of each word.
     words: Vec<(u32, u32)>,
@@ -77,6 +80,18 @@ impl Queue {
         }
         self.commands.push((id, self.words.len() as u32));
         Ok(())
+    }
+
+    /// Itself without commands, for the next transaction; nothing if that would keep much memory.
+    fn emptied(mut self) -> Self {
+        if self.bytes.capacity() + self.words.capacity() * size_of::<(u32, u32)>() > SPARE_BYTES_MAX
+        {
+            return Self::default();
+        }
+        self.bytes.clear();
+        self.words.clear();
+        self.commands.clear();
+        self
     }
 
     /// Bytes that are in use.
@@ -253,6 +268,7 @@ pub fn multi(call: &mut RespCall<'_>) -> CommandResult {
     if std::mem::replace(&mut transaction.is_open, true) {
         return Err("ERR MULTI calls can not be nested".into());
     }
+    transaction.queue = std::mem::take(&mut call.core.spare_queue);
     call.status("OK")
 }
 
@@ -301,7 +317,9 @@ pub fn exec(call: &mut RespCall<'_>) -> CommandResult {
     let keys = transaction.keys(call.client.database, databases);
     if let Some(keys) = keys.as_ref().filter(|_| transaction.is_short()) {
         let (core, client) = (&mut *call.core, &mut *call.client);
-        return core.atomically(Keys::Named(keys), |core| transaction.run(core, client));
+        let done = core.atomically(Keys::Named(keys), |core| transaction.run(core, client));
+        core.spare_queue = transaction.queue.emptied();
+        return done;
     }
     drop(keys);
     call.run_apart(

@@ -122,14 +122,10 @@ impl<'a> HashEntry<'a> {
         }
         let fields = partition.fields(pos, header);
         (self.flags, self.expires) = (fields.flags, fields.expires);
-        let mut value = Vec::new();
-        partition.append_value(pos, &mut value);
-        self.held = match value.split_first() {
-            Some((&ROOT, root)) => Held::Large(Root::read(root)?),
-            Some((&PACKED, _)) => {
-                value.remove(0);
-                Held::Small(value)
-            }
+        let (kind, value) = partition.typed_value(pos, header);
+        self.held = match kind {
+            Some(ROOT) => Held::Large(Root::read(&value)?),
+            Some(PACKED) => Held::Small(value),
             _ => return Err(Error::HashLost),
         };
         Ok(())

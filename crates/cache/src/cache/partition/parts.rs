@@ -154,6 +154,17 @@ impl Partition {
         self.pieces(pos).for_each(|piece| self.units.append_to(piece.at, piece.bytes, out));
     }
 
+    /// The first byte of a value, which says what lies behind it, and that.
+    pub fn typed_value(&self, pos: Pos, header: Header) -> (Option<u8>, Vec<u8>) {
+        let (mut kind, mut value) = ([0], Vec::with_capacity(header.value_bytes() as usize));
+        let mut pieces = self.pieces(pos).filter(|piece| piece.bytes > 0);
+        let Some(first) = pieces.next() else { return (None, value) };
+        self.units.copy_out(first.at, &mut kind);
+        self.units.append_to(first.at + 1, first.bytes - 1, &mut value);
+        pieces.for_each(|piece| self.units.append_to(piece.at, piece.bytes, &mut value));
+        (Some(kind[0]), value)
+    }
+
     /// The root that lies here, if one does.
     pub fn root_at(&self, pos: Pos, header: Header) -> Option<Root> {
         // So short a value is never in pieces.

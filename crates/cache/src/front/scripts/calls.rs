@@ -158,6 +158,11 @@ fn answer(core: &mut Core, done: Result<Vec<u8>, Stop>) -> CommandResult {
         }
         None => {
             core.out.bytes.extend_from_slice(&answer);
+            if let Some(state) = core.scripts.as_ref().filter(|_| answer.len() <= KEPT_ANSWER_BYTES)
+            {
+                // Its memory is for the next answer.
+                *state.interpreter.exchange.answer.borrow_mut() = answer;
+            }
             Ok(())
         }
     }
@@ -306,6 +311,8 @@ impl ScriptState {
     }
 }
 
+/// An answer's memory that is kept for the next one, bytes at most.
+const KEPT_ANSWER_BYTES: usize = 4096;
 /// How long a library may take to register its functions.
 const LOAD_MS_MAX: u64 = 500;
 /// How long a script that has changed something waits for a key that it did not name.

@@ -15,7 +15,8 @@ use crate::constants::{SCRIPT_BYTES_MAX, SCRIPT_STACK_BYTES};
 use crate::front::resp::{REDIS_VERSION, Version};
 use mlua::chunk::ChunkMode;
 use mlua::{
-    Function, HookTriggers, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState,
+    Function, HookTriggers, IntoLua, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value,
+    VmState,
 };
 use rackpool_mem::coroutine::{Coroutine, Outcome, suspend};
 use rackpool_mem::process::monotonic_ns;
@@ -46,8 +47,11 @@ pub struct Words {
 }
 
 impl Words {
-    pub fn new<'a>(words: impl Iterator<Item = &'a [u8]>, keys: usize) -> Self {
-        let mut all = Self { keys, ..Self::default() };
+    pub fn new<'a>(words: impl Iterator<Item = &'a [u8]> + Clone, keys: usize) -> Self {
+        let (count, bytes) =
+            words.clone().fold((0, 0), |(count, bytes), word| (count + 1, bytes + word.len()));
+        let (bytes, ends) = (Vec::with_capacity(bytes), Vec::with_capacity(count));
+        let mut all = Self { bytes, ends, keys };
         for word in words {
             all.bytes.extend_from_slice(word);
             all.ends.push(all.bytes.len());
@@ -70,6 +74,14 @@ impl Words {
 
     fn rest(&self) -> impl Iterator<Item = &[u8]> {
         self.all().skip(self.keys)
+    }
+}
+
+struct GivenWord<'a>(&'a [u8]);
+
+impl IntoLua for GivenWord<'_> {
+    fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
+        lua.create_string(self.0).map(Value::String)
     }
 }
 
@@ -178,6 +190,8 @@ struct Machine {
     /// The functions of scripts, which lie in a table by these numbers: Rust can name few values.
     compiled: HashMap<Sha1, usize>,
     scripts: Table,
+    /// The one that ran last.
+    latest: Option<(Sha1, Function)>,
     /// What the libraries that were used here have registered, by library.
     loaded: Table,
     loaded_count: usize,
@@ -207,6 +221,7 @@ impl Machine {
             load: exports.raw_get("load")?,
             compiled: HashMap::new(),
             scripts: lua.create_table()?,
+            latest: None,
             loaded: lua.create_table()?,
             loaded_count: 0,
             lua,
@@ -214,7 +229,7 @@ impl Machine {
     }
 
     fn run(&mut self, task: Task) {
-        let mut answer = Vec::new();
+        let mut answer = self.exchange.answer.take();
         let done = match task {
             Task::Script { sha, text, given, version } => {
                 self.script(&mut answer, sha, &text, &given, version)
@@ -247,6 +262,27 @@ impl Machine {
         }
     }
 
+    /// The function of a script, which is compiled once; or nothing and an answer.
+    fn compiled(
+        &mut self,
+        answer: &mut Vec<u8>,
+        sha: Sha1,
+        text: &[u8],
+    ) -> mlua::Result<Option<Function>> {
+        if let Some(number) = self.compiled.get(&sha) {
+            return self.scripts.raw_get(*number).map(Some);
+        }
+        let Some(function) = self.compile(answer, text)? else { return Ok(None) };
+        if self.compiled.len() >= COMPILED_MAX {
+            self.compiled.clear();
+            self.scripts = self.lua.create_table()?;
+        }
+        let number = self.compiled.len() + 1;
+        self.scripts.raw_set(number, &function)?;
+        self.compiled.insert(sha, number);
+        Ok(Some(function))
+    }
+
     fn script(
         &mut self,
         answer: &mut Vec<u8>,
@@ -255,20 +291,11 @@ impl Machine {
         given: &Words,
         version: Version,
     ) -> mlua::Result<()> {
-        let function = match self.compiled.get(&sha) {
-            Some(number) => self.scripts.raw_get(*number)?,
-            None => {
-                let Some(function) = self.compile(answer, text)? else { return Ok(()) };
-                if self.compiled.len() >= COMPILED_MAX {
-                    self.compiled.clear();
-                    self.scripts = self.lua.create_table()?;
-                }
-                let number = self.compiled.len() + 1;
-                self.scripts.raw_set(number, &function)?;
-                self.compiled.insert(sha, number);
-                function
-            }
-        };
+        if self.latest.as_ref().is_none_or(|(latest, _)| *latest != sha) {
+            let Some(function) = self.compiled(answer, sha, text)? else { return Ok(()) };
+            self.latest = Some((sha, function));
+        }
+        let function = self.latest.as_ref().map(|(_, function)| function);
         let (keys, words) = self.lists(given)?;
         let (is_right, value) = self.run.call::<(bool, Value)>((function, keys, words))?;
         let versions = [self.exchange.version.get(), version];
@@ -285,11 +312,7 @@ impl Machine {
     }
 
     fn list<'a>(&self, words: impl Iterator<Item = &'a [u8]>) -> mlua::Result<Table> {
-        let table = self.lua.create_table()?;
-        for (index, word) in words.enumerate() {
-            table.raw_set(index + 1, self.lua.create_string(word)?)?;
-        }
-        Ok(table)
+        self.lua.create_sequence_from(words.map(GivenWord))
     }
 
     /// Runs a library's text: the functions that it registers, or nothing and an answer.
