@@ -112,6 +112,7 @@ impl Core {
             MEGABYTES_MANY.. => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
             _ => match self.shared.cache.limit_memory(u64::from(megabytes) << 20) {
                 Ok(()) => {
+                    self.shared.tunables.set_memory_asked(None);
                     self.tidy_all();
                     "OK"
                 }
