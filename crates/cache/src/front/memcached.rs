@@ -85,7 +85,7 @@ impl Core {
             Command::Meta(meta) => self.meta(meta),
             Command::Refused(refusal) => self.say(&refusal.to_string(), quiet),
             Command::RefusedWithData(refusal, bytes) => {
-                self.say(&refusal.to_string(), false);
+                self.say(&refusal.to_string(), quiet);
                 return AfterCommand::Skip(*bytes);
             }
         }
