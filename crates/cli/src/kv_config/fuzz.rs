@@ -80,7 +80,10 @@ fn text(rng: &mut Rng) -> String {
         match rng.below(4) {
             0 => text.insert_str(from, pick(rng, &PIECES)),
             1 => text.replace_range(from..to, ""),
-            2 => text.replace_range(from..from, &text[from..to].to_owned()),
+            2 => {
+                let piece = text[from..to].to_owned();
+                text.insert_str(from, &piece);
+            }
             _ => text.insert_str(from, pick(rng, &LINES)),
         }
     }
