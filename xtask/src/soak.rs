@@ -9,7 +9,7 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 9] = [
+const RUNS: [SoakRun; 10] = [
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
@@ -90,6 +90,11 @@ const RUNS: [SoakRun; 9] = [
             "10000000",
         ],
         env: &[],
+    },
+    SoakRun {
+        name: "config",
+        words: &["test", "-p", "rackpool-cli", "--release", "--bins", "kv_config::fuzz"],
+        env: &[("RACKPOOL_CONFIG_INPUTS", "1000000")],
     },
     SoakRun {
         name: "latency",

@@ -11,14 +11,19 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+const MS_NS: u64 = 1_000_000;
+
+/// Both clocks are read so many times, and the two count that were read closest together.
+const PAIRS_READ: usize = 8;
+
 /// Times that are handed in, for tests.
 #[derive(Debug, Default)]
 pub struct HandedTime {
     pub boot: [u64; 2],
-    /// Milliseconds since it.
-    pub since_boot: AtomicU64,
-    /// The wall clock, milliseconds since the Unix epoch.
-    pub wall: AtomicU64,
+    /// Nanoseconds since it.
+    pub since_boot_ns: AtomicU64,
+    /// The wall clock, nanoseconds since the Unix epoch.
+    pub wall_ns: AtomicU64,
 }
 
 /// See the module. Clones are the same clock.
@@ -26,8 +31,11 @@ pub struct HandedTime {
 pub struct Clock {
     handed: Option<Arc<HandedTime>>,
     boot: [u64; 2],
-    /// What the items' time is ahead of the time since the boot.
+    /// What the items' time is ahead of the time since the boot, milliseconds.
     ahead: i64,
+    /// What is counted to the time since the boot, so that its milliseconds begin with the wall's:
+    /// else one of both would be seen a millisecond before the other.
+    phase_ns: u64,
 }
 
 impl Clock {
@@ -45,7 +53,9 @@ impl Clock {
 
     /// The items' time begins with the wall's.
     fn begun(handed: Option<Arc<HandedTime>>, boot: [u64; 2]) -> Clock {
-        let mut clock = Clock { handed, boot, ahead: 0 };
+        let mut clock = Clock { handed, boot, ahead: 0, phase_ns: 0 };
+        let (since_boot_ns, wall_ns) = clock.read_together();
+        clock.phase_ns = (wall_ns % MS_NS + MS_NS - since_boot_ns % MS_NS) % MS_NS;
         clock.ahead = clock.wall().wrapping_sub(clock.since_boot()) as i64;
         clock
     }
@@ -69,19 +79,37 @@ impl Clock {
     }
 
     pub fn wall(&self) -> Millis {
+        self.wall_ns() / MS_NS
+    }
+
+    fn wall_ns(&self) -> u64 {
         match &self.handed {
             // Relaxed: a number by itself.
-            Some(time) => time.wall.load(Ordering::Relaxed),
-            None => millis(ClockId::Realtime),
+            Some(time) => time.wall_ns.load(Ordering::Relaxed),
+            None => nanoseconds(ClockId::Realtime),
         }
     }
 
     fn since_boot(&self) -> Millis {
+        (self.since_boot_ns() + self.phase_ns) / MS_NS
+    }
+
+    fn since_boot_ns(&self) -> u64 {
         match &self.handed {
             // Relaxed: a number by itself.
-            Some(time) => time.since_boot.load(Ordering::Relaxed),
-            None => millis(ClockId::Boottime),
+            Some(time) => time.since_boot_ns.load(Ordering::Relaxed),
+            None => nanoseconds(ClockId::Boottime),
         }
+    }
+
+    /// Both clocks at one moment, nanoseconds: the time since the boot, and the wall's, which is
+    /// read behind it. So the items' time is never behind what a client has seen.
+    fn read_together(&self) -> (u64, u64) {
+        let pair = |_| {
+            let (since_boot_ns, wall_ns) = (self.since_boot_ns(), self.wall_ns());
+            (self.since_boot_ns() - since_boot_ns, (since_boot_ns, wall_ns))
+        };
+        (0..PAIRS_READ).map(pair).min().map_or((0, 0), |(_, pair)| pair)
     }
 
     pub fn timeline(&self) -> Timeline {
@@ -101,9 +129,9 @@ impl PartialEq for Clock {
 
 impl Eq for Clock {}
 
-fn millis(clock: ClockId) -> Millis {
+fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The boot of this system; zeros where it does not say.
@@ -166,9 +194,31 @@ pub fn seconds_left(expires: Millis, times: Times) -> i64 {
 mod tests {
     use super::*;
 
+    fn handed_ns(boot: u64, since_boot_ns: u64, wall_ns: u64) -> Arc<HandedTime> {
+        let (since_boot_ns, wall_ns) = (AtomicU64::new(since_boot_ns), AtomicU64::new(wall_ns));
+        Arc::new(HandedTime { boot: [boot, 0], since_boot_ns, wall_ns })
+    }
+
     fn handed(boot: u64, since_boot: u64, wall: u64) -> Clock {
-        let (since_boot, wall) = (AtomicU64::new(since_boot), AtomicU64::new(wall));
-        Clock::handed(Arc::new(HandedTime { boot: [boot, 0], since_boot, wall }))
+        Clock::handed(handed_ns(boot, since_boot * MS_NS, wall * MS_NS))
+    }
+
+    #[test]
+    fn the_items_milliseconds_begin_with_the_walls() {
+        for (since_boot_ns, wall_ns) in [(0, 999_999), (999_999, 0), (1, 2), (700_000, 300_000)] {
+            let time = handed_ns(1, 5 * MS_NS + since_boot_ns, 9 * MS_NS + wall_ns);
+            let clock = Clock::handed(Arc::clone(&time));
+            let kept = Timeline { boot: [1, 0], since_boot: 2, now: 4000, wall: 1 };
+            let resumed = clock.clone().resumed(Some(kept));
+            let ahead = resumed.now().wrapping_sub(clock.wall());
+            for _ in 0..40 {
+                for ns in [&time.since_boot_ns, &time.wall_ns] {
+                    ns.fetch_add(77_777, Ordering::Relaxed);
+                }
+                assert_eq!(clock.now(), clock.wall());
+                assert_eq!(resumed.now().wrapping_sub(clock.wall()), ahead);
+            }
+        }
     }
 
     #[test]
@@ -185,6 +235,8 @@ mod tests {
         // Whatever was kept, nothing overflows.
         let max = Timeline { boot: [1, 0], since_boot: u64::MAX, now: u64::MAX, wall: u64::MAX };
         handed(1, 5, 5).resumed(Some(max)).now();
+        // A wall clock that is behind the boot's.
+        assert_eq!(handed(1, 5000, 3).now(), 3);
     }
 
     #[test]

@@ -78,6 +78,17 @@ fn read(path: &Path) -> Result<Configuration> {
     bytes.map_err(|error| Failure::file(path, &error))?;
     let at = |line: usize, what: &str| Failure::usage(format!("{}:{line}: {what}", path.display()));
     let text = String::from_utf8(text).map_err(|_| at(1, "the file is no text in UTF-8"))?;
+    let found = configuration_of(&text, at)?;
+    if found.password.is_some() {
+        // By others it is not to be read.
+        let kind = "configuration with requirepass";
+        rackpool_fabric::secret::read_file(path, kind, FILE_BYTES_MAX)?;
+    }
+    Ok(found)
+}
+
+/// What a text says; `at` makes a refusal of a line's number and what is wrong with it.
+fn configuration_of(text: &str, at: impl Fn(usize, &str) -> Failure) -> Result<Configuration> {
     let command = KvArgs::augment_args(Command::new("kv"));
     let (mut found, mut addresses) = (Configuration::default(), Addresses::default());
     let mut address_line = 0;
@@ -99,11 +110,6 @@ fn read(path: &Path) -> Result<Configuration> {
         let directive = Directive { option, value };
         check(&command, &directive).map_err(|what| at(line, &what))?;
         found.add(directive);
-    }
-    if found.password.is_some() {
-        // By others it is not to be read.
-        let kind = "configuration with requirepass";
-        rackpool_fabric::secret::read_file(path, kind, FILE_BYTES_MAX)?;
     }
     let said = addresses.resp(found.has("tls-cert")).map_err(|what| at(address_line, what))?;
     if let Some(value) = said {
@@ -196,6 +202,8 @@ fn quoted(text: &str, quote: char) -> Result<(String, &str), &'static str> {
     Err("quotes do not match")
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;

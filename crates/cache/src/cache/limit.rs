@@ -16,6 +16,19 @@ impl Cache {
     /// [`Error::BadOption`](super::Error::BadOption): more than the cache was made with, or less
     /// than its index and a few items need.
     pub fn limit_memory(&self, bytes: u64) -> Result<()> {
+        self.limit_to(bytes, false).map(drop)
+    }
+
+    /// As [`Cache::limit_memory`], where less than the cache needs is what it needs; the limit that
+    /// holds.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`](super::Error::BadOption): more than the cache was made with.
+    pub fn limit_memory_near(&self, bytes: u64) -> Result<u64> {
+        self.limit_to(bytes, true)
+    }
+
+    fn limit_to(&self, bytes: u64, is_raised: bool) -> Result<u64> {
         let most = self.options.memory;
         let mut all: Vec<_> = self.partitions.iter().map(LockedPartition::lock).collect();
         let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
@@ -23,7 +36,9 @@ impl Cache {
             let near_units = u64::from(partition.segments.near_units());
             product(partition.least_units(), most).div_ceil(near_units.into()) as u64
         });
-        check("memory limit", bytes, least.max().unwrap_or(0).min(most), most)?;
+        let least = least.max().unwrap_or(0).min(most);
+        let bytes = if is_raised { bytes.max(least) } else { bytes };
+        check("memory limit", bytes, least, most)?;
         for partition in &mut all {
             let near_units = partition.segments.near_units();
             let used = (product(near_units.into(), bytes) / u128::from(most)) as usize;
@@ -31,7 +46,7 @@ impl Cache {
         }
         // Relaxed: a number for display.
         self.limit.store(bytes, Ordering::Relaxed);
-        Ok(())
+        Ok(bytes)
     }
 
     /// Bytes of near memory that the cache may use.
@@ -74,5 +89,12 @@ mod tests {
             assert!(cache.limit_memory(wrong).is_err(), "{wrong}");
         }
         assert_eq!(cache.memory_limit(), 32 << 20);
+        // As little as it can do with: a few items stay, and others come in.
+        let least = cache.limit_memory_near(1).unwrap();
+        assert_eq!(cache.memory_limit(), least);
+        assert!(least < 12 << 20 && cache.limit_memory(least - 1).is_err());
+        assert!(cache.limit_memory_near(33 << 20).is_err());
+        let little = fill(200_000);
+        assert!(little.live_bytes < least && little.items > 0, "{little:?}");
     }
 }

@@ -8,6 +8,11 @@ use base64::engine::general_purpose::STANDARD;
 
 pub use crate::decimal::strict_i64;
 
+/// Characters of a number that is read as [`digits`] …
+const DIGITS_MAX: usize = 22;
+/// … and of one that has 32 bits.
+const DIGITS32_MAX: usize = 11;
+
 /// A blank by the C library's `isspace`.
 const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')
@@ -46,6 +51,33 @@ pub fn unsigned(text: &[u8]) -> Option<u64> {
     (!looks_negative).then_some(value)
 }
 
+/// Digits and nothing else: how memcached reads what it does not leave to C's library.
+pub fn digits(text: &[u8]) -> Option<u64> {
+    let step = |value: u64, byte: &u8| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    };
+    // Zeros in front may be many, but not so many.
+    let is_number = !text.is_empty() && text.len() <= DIGITS_MAX;
+    is_number.then(|| text.iter().try_fold(0, step)).flatten()
+}
+
+/// As [`digits`], of a number that has 32 bits.
+pub fn digits32(text: &[u8]) -> Option<u32> {
+    digits(text).filter(|_| text.len() <= DIGITS32_MAX)?.try_into().ok()
+}
+
+/// As [`digits32`], with a minus in front if it is negative.
+pub fn signed_digits32(text: &[u8]) -> Option<i32> {
+    match text {
+        [b'-'] => Some(0),
+        [b'-', rest @ ..] if text.len() <= DIGITS32_MAX => {
+            0i64.checked_sub_unsigned(digits(rest)?)?.try_into().ok()
+        }
+        _ => i32::try_from(digits32(text)?).ok(),
+    }
+}
+
 /// As [`unsigned`], of which memcached keeps the low 32 bits.
 pub fn unsigned32(text: &[u8]) -> Option<u32> {
     unsigned(text).map(|value| value as u32)
@@ -61,7 +93,7 @@ pub fn signed32(text: &[u8]) -> Option<i32> {
 
 /// The length of a value by memcached's rules.
 pub fn value_bytes(text: &[u8]) -> Option<u32> {
-    let length = signed32(text).and_then(|length| u32::try_from(length).ok());
+    let length = signed_digits32(text).and_then(|length| u32::try_from(length).ok());
     length.filter(|length| *length <= i32::MAX as u32 - 2)
 }
 
@@ -152,6 +184,29 @@ mod tests {
     }
 
     #[test]
+    fn words_of_digits_are_read_as_memcached_reads_them() {
+        assert_eq!(digits(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(digits(b"0018446744073709551615"), Some(u64::MAX));
+        assert_eq!(digits32(b"04294967295"), Some(u32::MAX));
+        assert_eq!(signed_digits32(b"-2147483648"), Some(i32::MIN));
+        assert_eq!(signed_digits32(b"2147483647"), Some(i32::MAX));
+        // A minus alone is 0.
+        assert_eq!(signed_digits32(b"-"), Some(0));
+        for bad in ["", "+1", "-1", "1x", " 1", "0x1", "18446744073709551616"] {
+            assert_eq!(digits(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(digits(&[b'0'; 23]), None);
+        for bad in ["4294967296", "000000000001", "-1"] {
+            assert_eq!(digits32(bad.as_bytes()), None, "{bad}");
+        }
+        for bad in ["2147483648", "-2147483649", "-00000000001", "--1", "+1", ""] {
+            assert_eq!(signed_digits32(bad.as_bytes()), None, "{bad}");
+        }
+        let lengths = ["2147483645", "2147483646", "-1", "+3"].map(|t| value_bytes(t.as_bytes()));
+        assert_eq!(lengths, [Some(i32::MAX as u32 - 2), None, None, None]);
+    }
+
+    #[test]
     fn numbers_are_read_as_redis_reads_them() {
         assert_eq!(strict_i64(b"-9223372036854775808"), Some(i64::MIN));
         assert_eq!(strict_i64(b"9223372036854775808"), None);
@@ -200,6 +255,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
             let _ = (unsigned(&bytes), signed32(&bytes), strict_i64(&bytes));
+            let _ = (digits(&bytes), digits32(&bytes), signed_digits32(&bytes));
             let _ = base64_into(&bytes, &mut [0; 8]);
         }
     }

@@ -127,7 +127,7 @@ fn memory(core: &Core) -> Pairs {
     let system = sysinfo();
     let unit: u64 = system.mem_unit.max(1).into();
     let system = system.totalram * unit;
-    let (most, known) = (shared.cache.memory_limit(), shared.scripts.counts());
+    let (most, known) = (shared.maxmemory(), shared.scripts.counts());
     pairs! {
         "used_memory" => used,
         "used_memory_human" => human(used),

@@ -85,7 +85,7 @@ impl Core {
             Command::Meta(meta) => self.meta(meta),
             Command::Refused(refusal) => self.say(&refusal.to_string(), quiet),
             Command::RefusedWithData(refusal, bytes) => {
-                self.say(&refusal.to_string(), false);
+                self.say(&refusal.to_string(), quiet);
                 return AfterCommand::Skip(*bytes);
             }
         }
@@ -112,6 +112,7 @@ impl Core {
             MEGABYTES_MANY.. => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
             _ => match self.shared.cache.limit_memory(u64::from(megabytes) << 20) {
                 Ok(()) => {
+                    self.shared.tunables.set_memory_asked(None);
                     self.tidy_all();
                     "OK"
                 }

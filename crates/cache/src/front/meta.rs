@@ -2,14 +2,14 @@
 //! character with arguments, and their combined meaning. Called by `text` for lines that begin with
 //! `m` and another character; executes nothing.
 //!
-//! Source: memcached's `protocol.txt` of 1.6.45; refusals as 1.6.18 sends them.
+//! Source: memcached's `protocol.txt` of 1.6.45; refusals as that sends them.
 
-use super::bytes::{base64_into, signed32, unsigned, unsigned32, value_bytes};
+use super::bytes::{base64_into, digits, digits32, signed_digits32, value_bytes};
 use super::outcome::{Refusal, Verb};
 use crate::constants::MEMCACHED_KEY_BYTES_MAX;
 
 /// Words of a meta command at most, as in memcached: name, key and flags.
-const WORDS_MAX: usize = 19;
+const WORDS_MAX: usize = 20;
 /// Longest opaque with its flag, bytes.
 const OPAQUE_BYTES_MAX: usize = 32;
 
@@ -127,14 +127,18 @@ impl<'a> MetaCommand<'a> {
         }
     }
 
-    /// Takes over the flags in `words`. A flag that is wrong in itself does not hide those behind
-    /// it; the last reason is given.
-    fn read(&mut self, words: &[&'a [u8]]) -> Result<(), Refusal> {
+    /// Takes over the flags in a line's words from the `first` one on. A flag that is wrong in
+    /// itself does not hide those behind it; the last reason is given.
+    fn read(&mut self, words: &[&'a [u8]], first: usize) -> Result<(), Refusal> {
+        key_fits(words[1])?;
+        if words.len() > WORDS_MAX {
+            return Err(Refusal::FlagsTooLong);
+        }
         let mut seen = 0u128;
         let mut wrong = None;
-        for word in words {
+        for word in &words[first..] {
             let (letter, argument) = (word[0], &word[1..]);
-            if letter >= 127 || seen & 1 << letter != 0 {
+            if seen & 1 << letter != 0 {
                 return Err(Refusal::DuplicateFlag);
             }
             seen |= 1 << letter;
@@ -154,7 +158,7 @@ impl<'a> MetaCommand<'a> {
     }
 
     fn flag(&mut self, letter: u8, argument: &[u8]) -> Result<(), Refusal> {
-        let expiry = || signed32(argument).ok_or(Refusal::FlagToken);
+        let expiry = || signed_digits32(argument).ok_or(Refusal::FlagToken);
         match letter {
             b'O' | b'P' | b'L' | b'k' | b's' | b't' | b'c' | b'f' | b'l' | b'h' => {}
             b'v' => self.value = true,
@@ -166,15 +170,13 @@ impl<'a> MetaCommand<'a> {
             b'N' => self.vivify = Some(expiry()?),
             b'T' => self.exptime = Some(expiry()?),
             b'R' => self.recache = Some(expiry()?),
-            b'F' => self.flags = unsigned32(argument).ok_or(Refusal::Format)?,
-            b'C' => self.cas = Some(unsigned(argument).ok_or(Refusal::FlagToken)?),
-            b'E' => self.new_cas = Some(unsigned(argument).ok_or(Refusal::FlagToken)?),
-            b'M' => match argument {
-                [mode] => self.mode = Some(*mode),
-                _ => return Err(Refusal::ModeLength),
-            },
-            b'J' => self.initial = unsigned(argument).ok_or(Refusal::Initial)?,
-            b'D' => self.delta = unsigned(argument).ok_or(Refusal::FlagDelta)?,
+            b'F' => self.flags = digits32(argument).ok_or(Refusal::Format)?,
+            b'C' => self.cas = Some(digits(argument).ok_or(Refusal::FlagToken)?),
+            b'E' => self.new_cas = Some(digits(argument).ok_or(Refusal::FlagToken)?),
+            // Its first letter counts; without one it is none.
+            b'M' => self.mode = Some(argument.first().copied().unwrap_or(b' ')),
+            b'J' => self.initial = digits(argument).ok_or(Refusal::Initial)?,
+            b'D' => self.delta = digits(argument).ok_or(Refusal::FlagDelta)?,
             _ => return Err(Refusal::InvalidFlag),
         }
         Ok(())
@@ -203,6 +205,17 @@ pub enum ParsedMeta<'a> {
     RefusedWithData(Refusal, u64),
 }
 
+/// Whether a line with the first word `m` and `kind` is such a command.
+pub fn is_command(kind: u8) -> bool {
+    matches!(kind, b'g' | b's' | b'd' | b'a' | b'e' | b'n')
+}
+
+/// Whether a word is looked at as a flag; others make memcached take the line for one that has no
+/// words.
+fn is_flag(word: &[u8]) -> bool {
+    matches!(word[0], b'A'..=b'z' | b'0'..=b'9')
+}
+
 /// The command of a line with the first word `m` and `kind`.
 pub fn command<'a>(kind: u8, words: &[&'a [u8]]) -> Result<ParsedMeta<'a>, Refusal> {
     let kind = match kind {
@@ -214,48 +227,43 @@ pub fn command<'a>(kind: u8, words: &[&'a [u8]]) -> Result<ParsedMeta<'a>, Refus
         b'e' => MetaKind::Debug,
         _ => return Err(Refusal::Unknown),
     };
-    let Some(&key) = words.get(1) else {
-        let debug = kind == MetaKind::Debug;
-        return Err(if debug { Refusal::Format } else { Refusal::Unknown });
-    };
-    if key.len() > MEMCACHED_KEY_BYTES_MAX {
+    // The length of `ms` is no flag.
+    let first = if kind == MetaKind::Set { 3 } else { 2 };
+    let (Some(&key), true) = (words.get(1), words.iter().skip(first).all(|word| is_flag(word)))
+    else {
         return Err(Refusal::Format);
-    }
+    };
     let mut meta = MetaCommand::new(kind, key);
     match kind {
         MetaKind::Set => return set(meta, words),
         MetaKind::Debug => {
+            key_fits(key)?;
             if words.get(2) == Some(&&b"b"[..]) {
                 meta.decode_key().map_err(|_| Refusal::Format)?;
             }
             return Ok(ParsedMeta::Command(meta));
         }
-        MetaKind::Get if words.len() > WORDS_MAX => return Err(Refusal::FlagsAreTooLong),
-        _ if words.len() > WORDS_MAX => return Err(Refusal::FlagsTooLong),
-        _ => {}
-    }
-    let read = meta.read(&words[2..]);
-    if kind != MetaKind::Get {
-        read.map_err(|_| Refusal::InvalidOrDuplicateFlag)?;
-    } else {
-        read?;
+        MetaKind::Arithmetic => {
+            meta.read(words, first).map_err(|_| Refusal::InvalidOrDuplicateFlag)?;
+            if !matches!(meta.mode, None | Some(b'I' | b'+' | b'D' | b'-')) {
+                return Err(Refusal::CountMode);
+            }
+        }
+        _ => meta.read(words, first)?,
     }
     meta.opaque_fits()?;
-    let known = [None, Some(b'I'), Some(b'+'), Some(b'D'), Some(b'-')];
-    if kind == MetaKind::Arithmetic && !known.contains(&meta.mode) {
-        return Err(Refusal::CountMode);
-    }
     Ok(ParsedMeta::Command(meta))
+}
+
+fn key_fits(key: &[u8]) -> Result<(), Refusal> {
+    if key.len() > MEMCACHED_KEY_BYTES_MAX { Err(Refusal::Format) } else { Ok(()) }
 }
 
 /// `ms`: from the point on where the length is known, an error costs the value as well.
 fn set<'a>(mut meta: MetaCommand<'a>, words: &[&'a [u8]]) -> Result<ParsedMeta<'a>, Refusal> {
     let length = words.get(2).ok_or(Refusal::Format)?;
-    if words.len() > WORDS_MAX {
-        return Err(Refusal::FlagsTooLong);
-    }
     let len = value_bytes(length).ok_or(Refusal::Format)?;
-    let checked = meta.read(&words[3..]).and_then(|()| {
+    let checked = meta.read(words, 3).and_then(|()| {
         let verb = match (meta.mode, meta.cas) {
             (None | Some(b'S' | b'R'), Some(cas)) => Verb::Cas(cas),
             (None | Some(b'S'), None) => Verb::Set,

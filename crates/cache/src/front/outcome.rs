@@ -1,5 +1,5 @@
 //! What memcached's protocols share as data: what is to be done with a value, how that went, why a
-//! line is no command; and the sentences for it, word by word as memcached 1.6.18 sends them.
+//! line is no command; and the sentences for it, word by word as memcached 1.6.45 sends them.
 
 use crate::cache::Error;
 
@@ -46,19 +46,20 @@ impl StoreOutcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such command, or the wrong number of words.
+    /// No such command.
     #[error("ERROR")]
     Unknown,
-    /// A key that is too long, or a number that is none.
+    /// Too few words, a key that is too long, or a number that is none.
     #[error("CLIENT_ERROR bad command line format")]
     Format,
+    /// A length that is none.
+    #[error("CLIENT_ERROR bad command line format")]
+    Length,
     #[error("CLIENT_ERROR invalid exptime argument")]
     Exptime,
     #[error("CLIENT_ERROR invalid numeric delta argument")]
     Delta,
-    #[error("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]")]
-    DeleteUsage,
-    #[error("ERROR: shutdown not enabled")]
+    #[error("SERVER_ERROR: shutdown not enabled")]
     Shutdown,
     #[error("CLIENT_ERROR invalid shutdown mode")]
     ShutdownMode,
@@ -76,24 +77,19 @@ pub enum Refusal {
     DuplicateFlag,
     #[error("CLIENT_ERROR invalid flag")]
     InvalidFlag,
-    /// One of the two, for `md` and `ma`.
+    /// Whatever is wrong with a flag, for `ma`.
     #[error("CLIENT_ERROR invalid or duplicate flag")]
     InvalidOrDuplicateFlag,
     #[error("CLIENT_ERROR bad token in command line format")]
     FlagToken,
-    /// More flags than are accepted (`mg`).
+    /// More flags than are accepted.
     #[error("CLIENT_ERROR options flags are too long")]
-    FlagsAreTooLong,
-    /// More flags than are accepted (the others).
-    #[error("CLIENT_ERROR options flags too long")]
     FlagsTooLong,
     #[error("CLIENT_ERROR error decoding key")]
     KeyDecoding,
     /// An opaque of more than 31 bytes.
     #[error("CLIENT_ERROR opaque token too long")]
     OpaqueTooLong,
-    #[error("CLIENT_ERROR incorrect length for M token")]
-    ModeLength,
     #[error("CLIENT_ERROR invalid mode for ms M token")]
     StoreMode,
     #[error("CLIENT_ERROR invalid mode for ma M token")]

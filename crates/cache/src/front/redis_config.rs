@@ -33,27 +33,56 @@ const fn option(name: &'static str, get: fn(&Shared) -> String, set: Read) -> Co
 /// Options that mean something here, by Redis's names and one of our own.
 const OPTIONS: &[ConfigOption] = &[
     option("appendonly", |_| "no".into(), |_, value| stays(value, "no")),
-    option("bind", bind, fixed),
+    option("bind", bind, |shared, value| stays(value, &bind(shared))),
     option("client-output-buffer-limit", output_limit, read_output_limit),
-    option("client-query-buffer-limit", |it| it.settings.input_bytes_max().to_string(), fixed),
+    option("client-query-buffer-limit", query_limit, |shared, value| {
+        stays_bytes(value, shared.settings.input_bytes_max() as u64)
+    }),
     option("cluster-enabled", |_| "no".into(), fixed),
+    option("daemonize", |_| "no".into(), fixed),
     option("databases", |it| it.settings.databases.to_string(), fixed),
     option("io-threads", |it| it.settings.threads.to_string(), fixed),
+    option(HIDDEN, |_| "0".into(), |_, value| stays(value, "0")),
     option("latency-monitor-threshold", latency_ms, |_, value| {
         let ms = number(value, 0, i64::MAX)?;
         change(move |shared| shared.tunables.set_latency_ms(ms as u64))
     }),
     option("latency-tracking", |_| "yes".into(), |_, value| stays(value, "yes")),
     option("maxclients", |it| it.tunables.connections_max().to_string(), read_maxclients),
-    option("maxmemory", |it| it.cache.memory_limit().to_string(), read_maxmemory),
-    option("maxmemory-clients", |it| it.settings.held_bytes_max.to_string(), fixed),
+    option("maxmemory", |it| it.maxmemory().to_string(), read_maxmemory),
+    option(
+        "maxmemory-clients",
+        |it| it.settings.held_bytes_max.to_string(),
+        |shared, value| {
+            let percent = value.strip_suffix('%').and_then(|number| number.parse::<u64>().ok());
+            match percent {
+                Some(101..) => Err("percentage argument must be less or equal to 100".into()),
+                _ => stays_bytes(value, shared.settings.held_bytes_max),
+            }
+        },
+    ),
     option(
         "maxmemory-policy",
         |it| it.settings.policy.clone(),
         |shared, value| stays(value, &shared.settings.policy),
     ),
-    option("port", port, fixed),
-    option("proto-max-bulk-len", longest_value, fixed),
+    option(
+        "maxmemory-samples",
+        |_| "0".into(),
+        |_, value| match value {
+            "0" => change(|_| ()),
+            _ => Err("it is `0`: what goes is not found by samples".into()),
+        },
+    ),
+    option("port", port, |shared, value| {
+        number(value, 0, i64::from(u16::MAX))?;
+        stays(value, &port(shared))
+    }),
+    option(
+        "proto-max-bulk-len",
+        |it| longest_value(it).to_string(),
+        |shared, value| stays_bytes(value, longest_value(shared)),
+    ),
     option("save", |_| String::new(), |_, value| stays(value, "")),
     option("slowlog-log-slower-than", slow_us, |_, value| {
         let us = u64::try_from(number(value, -1, i64::MAX)?).ok();
@@ -67,7 +96,7 @@ const OPTIONS: &[ConfigOption] = &[
             change(move |shared| shared.slow().set_entries_max(count as usize))
         },
     ),
-    option("tcp-keepalive", |_| KEEPALIVE_IDLE_S.to_string(), fixed),
+    option("tcp-keepalive", keepalive, |shared, value| stays(value, &keepalive(shared))),
     option("tiering", |it| it.cache.tiering().name().to_owned(), read_tiering),
     option(
         "timeout",
@@ -80,6 +109,9 @@ const OPTIONS: &[ConfigOption] = &[
     option("unixsocket", |it| shown(&it.sockets.resp).unwrap_or_default(), fixed),
     option("unixsocketperm", |it| format!("{:o}", it.sockets.mode), fixed),
 ];
+
+/// Told where it is asked for by name alone.
+const HIDDEN: &str = "key-load-delay";
 
 /// Of [`ResumePoint::sum`], a bit an option.
 const _: () = assert!(OPTIONS.len() < 63);
@@ -96,8 +128,16 @@ fn port(shared: &Shared) -> String {
     resp_addr(shared).map_or(0, |addr| addr.port()).to_string()
 }
 
-fn longest_value(shared: &Shared) -> String {
-    shared.settings.value_bytes_max.min(shared.cache.longest_value()).to_string()
+fn longest_value(shared: &Shared) -> u64 {
+    shared.settings.value_bytes_max.min(shared.cache.longest_value())
+}
+
+fn query_limit(shared: &Shared) -> String {
+    shared.settings.input_bytes_max().to_string()
+}
+
+fn keepalive(_: &Shared) -> String {
+    KEEPALIVE_IDLE_S.to_string()
 }
 
 fn latency_ms(shared: &Shared) -> String {
@@ -134,6 +174,14 @@ fn stays(value: &str, is: &str) -> Result<Change, String> {
     Err(format!("it is `{is}`, as the server was started"))
 }
 
+/// As [`stays`], of bytes.
+fn stays_bytes(value: &str, is: u64) -> Result<Change, String> {
+    if memory(value) == Some(is) {
+        return change(|_| ());
+    }
+    Err(format!("it is `{is}` bytes, as the server was started"))
+}
+
 fn number(value: &str, least: i64, most: i64) -> Result<i64, String> {
     let number = super::bytes::strict_i64(value.as_bytes());
     let number = number.ok_or("argument couldn't be parsed into an integer")?;
@@ -168,9 +216,12 @@ fn read_maxmemory(shared: &Shared, value: &str) -> Result<Change, String> {
         return Err(format!("the cache has the {most} bytes with which the server was started"));
     }
     let bytes = if bytes == 0 { most } else { bytes };
-    // Items go in idle turns, of which each thread has some a second.
+    // Items go in idle turns, of which each thread has some a second. Less than the cache needs
+    // is as much as it needs.
     Ok(Box::new(move |shared: &Shared| {
-        shared.cache.limit_memory(bytes).map_err(|error| error.to_string())
+        let limit = shared.cache.limit_memory_near(bytes).map_err(|error| error.to_string())?;
+        shared.tunables.set_memory_asked((limit != bytes).then_some(bytes));
+        Ok(())
     }))
 }
 
@@ -284,7 +335,10 @@ fn get_from(call: &mut RespCall<'_>, mut part: ResumePoint) -> CommandResult {
     let is_done = call.each_word(&mut part, 1, |call, index, asked| {
         let pattern = Glob::new(&call.arg(index).to_ascii_lowercase(), longest);
         let options = OPTIONS.iter().enumerate();
-        let matching = options.filter(|(_, option)| pattern.matches(option.name.as_bytes()));
+        let is_hidden = !call.arg(index).eq_ignore_ascii_case(HIDDEN.as_bytes());
+        let matching = options.filter(|(_, option)| {
+            pattern.matches(option.name.as_bytes()) && !(is_hidden && option.name == HIDDEN)
+        });
         Ok(matching.fold(asked, |asked, (index, _)| asked | 1 << index))
     })?;
     if !is_done {

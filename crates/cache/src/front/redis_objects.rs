@@ -238,8 +238,7 @@ pub fn debug(call: &mut RespCall<'_>) -> CommandResult {
             Ok(())
         }
         (b"help", 2) => {
-            call.array(DEBUG_HELP.len());
-            DEBUG_HELP.iter().for_each(|line| push_status(&mut call.core.out.bytes, line));
+            push_lines(call, &DEBUG_HELP);
             Ok(())
         }
         _ => {
@@ -250,6 +249,35 @@ pub fn debug(call: &mut RespCall<'_>) -> CommandResult {
         }
     }
 }
+
+fn push_lines(call: &mut RespCall<'_>, lines: &[&str]) {
+    call.array(lines.len());
+    lines.iter().for_each(|line| push_status(&mut call.core.out.bytes, line));
+}
+
+/// `OBJECT HELP`, in Redis's words.
+pub fn object_help(call: &mut RespCall<'_>) -> CommandResult {
+    push_lines(call, &OBJECT_HELP);
+    Ok(())
+}
+
+const OBJECT_HELP: [&str; 15] = [
+    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "ENCODING <key>",
+    "    Return the kind of internal representation used in order to store the value",
+    "    associated with a <key>.",
+    "FREQ <key>",
+    "    Return the access frequency index of the <key>. The returned integer is",
+    "    proportional to the logarithm of the recent access frequency of the key.",
+    "IDLETIME <key>",
+    "    Return the idle time of the <key>, that is the approximated number of",
+    "    seconds elapsed since the last access to the key.",
+    "REFCOUNT <key>",
+    "    Return the number of references of the value associated with the specified",
+    "    <key>.",
+    "HELP",
+    "    Prints this help.",
+];
 
 const DEBUG_HELP: [&str; 11] = [
     "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",

@@ -351,6 +351,11 @@ impl Shared {
         sum(Count::Accepted).saturating_sub(sum(Count::Closed))
     }
 
+    /// The limit of the cache's memory as it was set, bytes: it may be less than what holds.
+    pub fn maxmemory(&self) -> u64 {
+        self.tunables.memory_asked().unwrap_or_else(|| self.cache.memory_limit())
+    }
+
     /// The wall clock at a time of the items' clock.
     pub fn wall(&self, now: Millis) -> Millis {
         now.saturating_add_signed(self.cache.wall_ahead())

@@ -208,7 +208,7 @@ impl Core {
         self.count(Count::CmdTouch);
         let expires = expiry(exptime, self.times());
         let touched = self.db.entry(key, self.now).map(|mut entry| {
-            match entry.item().map(|item| item.cas()) {
+            match entry.read().map(|item| item.cas()) {
                 None => StoreOutcome::NotFound,
                 Some(cas) => match set_expiry(&mut entry, expires) {
                     Ok(()) => StoreOutcome::Stored(cas),

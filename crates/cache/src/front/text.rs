@@ -4,10 +4,10 @@
 //! Nothing here executes, allocates or keeps state. The value of a storage command is not part of
 //! it: it follows the line, [`Store::len`] bytes and a line end, and the session takes it.
 //!
-//! Source: memcached's `protocol.txt` of 1.6.45; refusals word by word as 1.6.18 sends them.
+//! Source: memcached's `protocol.txt` of 1.6.45; refusals word by word as that sends them.
 
-use super::bytes::{signed32, unsigned, unsigned32, value_bytes};
-use super::commands::memcached;
+use super::bytes::{digits, digits32, signed_digits32, signed32, unsigned32, value_bytes};
+use super::commands::memcached::{self, QUIET, TextCommand};
 use super::http;
 use super::listing::Listing;
 use super::meta::{self, MetaCommand, ParsedMeta};
@@ -19,6 +19,8 @@ use crate::constants::{LINE_BYTES_MAX, LINE_GET_BYTES_MAX, MEMCACHED_KEY_BYTES_M
 pub const VERSION: &str = concat!("1.6.45-rackpool-", env!("CARGO_PKG_VERSION"));
 /// Words that a line is split into, as in memcached; only `get` takes more.
 pub const WORDS_MAX: usize = 23;
+/// Shorter lines are no commands, bytes with their ends.
+const LINE_BYTES_MIN: usize = 4;
 
 /// What stands at the beginning of the bytes. It lives for one command: a box would cost an
 /// allocation each time.
@@ -191,11 +193,12 @@ pub fn parse(input: &[u8], seen: usize) -> ParsedText<'_> {
         return if fits(input) { ParsedText::Need } else { ParsedText::TooLong };
     };
     let end = end + seen;
-    // A carriage return that stands alone stays, and is no command.
-    let cut = end > 1 && input[end - 1] == b'\r';
-    let line = &input[..end - usize::from(cut)];
-    let line = &line[..memchr::memchr(0, line).unwrap_or(line.len())];
-    let (command, quiet) = command(line);
+    let line = &input[..end];
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let (command, quiet) = match end + 1 < LINE_BYTES_MIN {
+        true => (if http::is_line(line) { Ok(Command::Http) } else { Err(Refusal::Format) }, false),
+        false => command(line),
+    };
     let command = command.unwrap_or_else(Command::Refused);
     ParsedText::Command { used: end + 1, command, quiet }
 }
@@ -228,17 +231,31 @@ fn command(bytes: &[u8]) -> (Result<Command<'_>, Refusal>, bool) {
     };
     // The next most frequent ones without a look at the table.
     match name {
-        b"set" if matches!(count, 5 | 6) => return (store(&line, Verb::Set), line.quiet()),
-        [b'm', kind] => {
+        b"set" if count >= 5 && bytes[0] == b's' => {
+            return answered(store(&line, Verb::Set), line.quiet());
+        }
+        [b'm', kind] if bytes[0] == b'm' && meta::is_command(*kind) => {
             let parsed = meta::command(*kind, line.words());
             return (parsed.map(|parsed| of_meta(parsed, &line)), false);
         }
         _ => {}
     }
-    match memcached::text(name).filter(|known| known.takes(count)) {
-        Some(known) => ((known.parse)(&line), count >= known.quiet_from && line.quiet()),
-        None => (unknown(&line, bytes), false),
+    // Those of clients are only known at the very beginning of a line.
+    let is_known = |known: &&TextCommand| bytes[0] != b' ' || known.quiet_from == QUIET;
+    match memcached::text(name).filter(is_known) {
+        Some(known) if count < known.words_min => (Err(Refusal::Format), false),
+        Some(known) => answered((known.parse)(&line), count >= known.quiet_from && line.quiet()),
+        None => (unknown(&line, bytes), line.quiet()),
     }
+}
+
+/// A length that is none is found before `noreply` is looked for.
+fn answered<'a>(
+    parsed: Result<Command<'a>, Refusal>,
+    quiet: bool,
+) -> (Result<Command<'a>, Refusal>, bool) {
+    let is_quiet = quiet && !matches!(parsed, Err(Refusal::Length));
+    (parsed, is_quiet)
 }
 
 fn unknown<'a>(line: &Line<'a>, bytes: &[u8]) -> Result<Command<'a>, Refusal> {
@@ -256,14 +273,14 @@ pub fn get(keys: WordIter<'_>, cas: bool) -> Result<Command<'_>, Refusal> {
         }
     }
     if keys.0.iter().all(|byte| *byte == b' ') {
-        return Err(Refusal::Unknown);
+        return Err(Refusal::Format);
     }
     Ok(Command::Get(Get { keys, cas, touch: None }))
 }
 
 pub fn get_touch<'a>(line: &Line<'a>, cas: bool) -> Result<Command<'a>, Refusal> {
     let mut keys = line.tail;
-    let exptime = keys.next().and_then(signed32).ok_or(Refusal::Exptime)?;
+    let exptime = keys.next().and_then(signed_digits32).ok_or(Refusal::Exptime)?;
     let mut checked = keys;
     if checked.any(|key| key.len() > MEMCACHED_KEY_BYTES_MAX) {
         return Err(Refusal::Format);
@@ -276,42 +293,47 @@ fn key<'a>(line: &Line<'a>) -> Result<&'a [u8], Refusal> {
     if key.len() > MEMCACHED_KEY_BYTES_MAX { Err(Refusal::Format) } else { Ok(key) }
 }
 
+/// From the point on where the length is known, an error costs the value as well: it is data,
+/// whatever it looks like.
 pub fn store<'a>(line: &Line<'a>, verb: Verb) -> Result<Command<'a>, Refusal> {
     let (words, quiet) = (line.words(), line.quiet());
-    let numbers = || Some((unsigned32(words[2])?, signed32(words[3])?, value_bytes(words[4])?));
-    let (flags, exptime, len) = numbers().ok_or(Refusal::Format)?;
+    let len = value_bytes(words[4]).ok_or(Refusal::Length)?;
     let verb = match verb {
-        Verb::Cas(_) => Verb::Cas(unsigned(words[5]).ok_or(Refusal::Format)?),
-        verb => verb,
+        Verb::Cas(_) => words.get(5).and_then(|word| digits(word)).map(Verb::Cas),
+        verb => Some(verb),
     };
-    Ok(Command::Store(Store { verb, key: key(line)?, flags, exptime, len, quiet, meta: None }))
+    let numbers = (unsigned32(words[2]), signed32(words[3]));
+    let (Ok(key), Some(verb), (Some(flags), Some(exptime))) = (key(line), verb, numbers) else {
+        return Ok(Command::RefusedWithData(Refusal::Format, u64::from(len) + 2));
+    };
+    Ok(Command::Store(Store { verb, key, flags, exptime, len, quiet, meta: None }))
 }
 
 pub fn count_by<'a>(line: &Line<'a>, down: bool) -> Result<Command<'a>, Refusal> {
     let key = key(line)?;
-    let delta = unsigned(line.words()[2]).ok_or(Refusal::Delta)?;
+    let delta = digits(line.words()[2]).ok_or(Refusal::Delta)?;
     Ok(Command::Count(CounterChange { key, delta, down }))
 }
 
 pub fn touch<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     let key = key(line)?;
-    Ok(Command::Touch(key, signed32(line.words()[2]).ok_or(Refusal::Exptime)?))
+    Ok(Command::Touch(key, signed_digits32(line.words()[2]).ok_or(Refusal::Exptime)?))
 }
 
 pub fn delete<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
-    let is_valid = match line.words() {
-        [_, _] | [_, _, b"0" | b"noreply"] => true,
-        words => matches!(words, [_, _, b"0", b"noreply"]),
-    };
-    if is_valid { key(line).map(Command::Delete) } else { Err(Refusal::DeleteUsage) }
+    key(line).map(Command::Delete)
 }
 
 pub fn verbosity<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
-    unsigned32(line.words()[1]).map(Command::Verbosity).ok_or(Refusal::Format)
+    number(line).map(Command::Verbosity).ok_or(Refusal::Format)
 }
 
 pub fn memory_limit<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
-    unsigned32(line.words()[1]).map(Command::MemoryLimit).ok_or(Refusal::Unknown)
+    number(line).map(Command::MemoryLimit).ok_or(Refusal::Unknown)
+}
+
+fn number(line: &Line<'_>) -> Option<u32> {
+    line.words().get(1).and_then(|word| digits32(word))
 }
 
 pub fn shutdown<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
@@ -371,7 +393,7 @@ fn has_items(classes: &[u8], is_listing: bool) -> Result<(), Refusal> {
 pub fn flush_all<'a>(line: &Line<'a>) -> Result<Command<'a>, Refusal> {
     match (line.words(), line.quiet()) {
         ([_], _) | ([_, _], true) => Ok(Command::FlushAll(0)),
-        (words, _) => signed32(words[1]).map(Command::FlushAll).ok_or(Refusal::Exptime),
+        (words, _) => signed_digits32(words[1]).map(Command::FlushAll).ok_or(Refusal::Exptime),
     }
 }
 
@@ -429,21 +451,50 @@ mod tests {
         assert_eq!(one("GET / HTTP/1.1\r\n"), Command::Http);
         assert_eq!(parsed("flush_all 5\r\n"), (Command::FlushAll(5), false));
         assert_eq!(parsed("flush_all noreply\r\n"), (Command::FlushAll(0), true));
-        assert_eq!(parsed("delete noreply\r\n"), (Command::Delete(b"noreply"), false));
+        assert_eq!(parsed("delete noreply\r\n"), (Command::Delete(b"noreply"), true));
     }
 
     #[test]
     fn refusals_are_those_of_memcached() {
-        assert_eq!(refusal("\r\n"), Refusal::Unknown);
-        assert_eq!(refusal("get\r\n"), Refusal::Unknown);
-        assert_eq!(refusal("get \r\n"), Refusal::Unknown);
-        assert_eq!(refusal("set a b c d\r\n"), Refusal::Format);
-        assert_eq!(refusal("set a 0 0 -1\r\n"), Refusal::Format);
+        for line in ["\r\n", "g\r\n", "mn\n", "get\r\n", "get \r\n", "gat 0\r\n", "touch a\r\n"] {
+            assert_eq!(refusal(line), Refusal::Format, "{line:?}");
+        }
+        for line in ["    \r\n", " get a\r\n", "getx\r\n", "cache_memlimit\r\n"] {
+            assert_eq!(refusal(line), Refusal::Unknown, "{line:?}");
+        }
+        assert_eq!(one(" verbosity 1\r\n"), Command::Verbosity(1));
+        assert_eq!(refusal("set a b c d\r\n"), Refusal::Length);
+        assert_eq!(refusal("set a 0 0 -1\r\n"), Refusal::Length);
+        assert_eq!(refusal("set a 0 0 +1\r\n"), Refusal::Length);
+        assert_eq!(Refusal::Length.to_string(), Refusal::Format.to_string());
         assert_eq!(refusal("incr a b\r\n"), Refusal::Delta);
-        assert_eq!(refusal("delete a 1\r\n"), Refusal::DeleteUsage);
+        assert_eq!(refusal("incr a +1\r\n"), Refusal::Delta);
+        assert_eq!(refusal("touch a +1\r\n"), Refusal::Exptime);
+        assert_eq!(one("delete a 1 x\r\n"), Command::Delete(b"a"));
         assert_eq!(refusal("gat x a\r\n"), Refusal::Exptime);
         assert_eq!(refusal(&format!("get {}\r\n", "k".repeat(251))), Refusal::Format);
-        assert_eq!(Refusal::Shutdown.to_string(), "ERROR: shutdown not enabled");
+        assert_eq!(Refusal::Shutdown.to_string(), "SERVER_ERROR: shutdown not enabled");
+    }
+
+    #[test]
+    fn the_value_of_a_refused_line_is_no_command() {
+        let key = "k".repeat(251);
+        for line in [
+            "set a x 0 3\r\n",
+            "add a 0 1x 3 noreply\r\n",
+            &format!("append {key} 0 0 3\r\n"),
+            "cas a 0 0 3\r\n",
+            "cas a 0 0 3 +1\r\n",
+            "ms a 3 Fx\r\n",
+            &format!("ms {key} 3\r\n"),
+        ] {
+            let expected = (Command::RefusedWithData(Refusal::Format, 5), line.contains("noreply"));
+            assert_eq!(parsed(line), expected, "{line:?}");
+        }
+        // Without a length there is no end to look for.
+        assert_eq!(parsed("set a 0 0 x noreply\r\n"), (Command::Refused(Refusal::Length), false));
+        // The sign is one that C's library reads.
+        assert!(matches!(one("set a +1 +2 3\r\n"), Command::Store(Store { flags: 1, .. })));
     }
 
     #[test]
@@ -484,15 +535,26 @@ mod tests {
     #[test]
     fn refusals_of_meta_commands_are_those_of_memcached() {
         assert_eq!(refusal("mg a v v\r\n"), Refusal::DuplicateFlag);
-        assert_eq!(refusal("mg a !\r\n"), Refusal::InvalidFlag);
+        assert_eq!(refusal("mg a !\r\n"), Refusal::Format);
+        assert_eq!(refusal("mg a z\r\n"), Refusal::InvalidFlag);
+        assert_eq!(refusal("mg a +\r\n"), Refusal::Format);
+        assert_eq!(refusal("mg a T+1\r\n"), Refusal::FlagToken);
         assert_eq!(refusal("mg a Tx\r\n"), Refusal::FlagToken);
-        assert_eq!(refusal("mg\r\n"), Refusal::Unknown);
-        assert_eq!(refusal("md a v v\r\n"), Refusal::InvalidOrDuplicateFlag);
+        assert_eq!(refusal("mg\r\n"), Refusal::Format);
+        assert_eq!(refusal("md a v v\r\n"), Refusal::DuplicateFlag);
+        assert_eq!(refusal("ma a v v\r\n"), Refusal::InvalidOrDuplicateFlag);
+        let many = |name: &str| format!("{name} a{}\r\n", " Oa".repeat(19));
+        assert_eq!(refusal(&many("mg")), Refusal::FlagsTooLong);
+        assert_eq!(refusal(&many("ma")), Refusal::InvalidOrDuplicateFlag);
         assert_eq!(refusal("ma a Mx\r\n"), Refusal::CountMode);
         assert_eq!(refusal("ms a\r\n"), Refusal::Format);
         assert_eq!(refusal("mg =bad= b\r\n"), Refusal::KeyDecoding);
-        let bad = Command::RefusedWithData(Refusal::StoreMode, 5);
-        assert_eq!(one("ms a 3 Mx\r\n"), bad);
+        for line in ["ms a 3 Mx\r\n", "ms a 3 M\r\n"] {
+            assert_eq!(one(line), Command::RefusedWithData(Refusal::StoreMode, 5));
+        }
+        assert!(matches!(one("ms a 3 MSx\r\n"), Command::Store(_)));
+        // Without words there is no length either.
+        assert_eq!(one("ms a 3 !\r\n"), Command::Refused(Refusal::Format));
     }
     proptest! {
         #[test]

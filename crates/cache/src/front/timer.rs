@@ -49,7 +49,10 @@ impl CommandTimer {
 
     /// A connection's turn begins: see [`CommandTimer::is_turn_over`].
     pub fn begin_turn(&mut self) {
-        let now_ns = monotonic_ns();
+        self.begin_turn_at(monotonic_ns());
+    }
+
+    fn begin_turn_at(&self, now_ns: u64) {
         self.turn_ends_ns.set(now_ns + TURN_NS);
         self.looks_ns.set(now_ns + SHORT_TURN_NS);
     }
@@ -95,8 +98,7 @@ impl CommandTimer {
         }
     }
 
-    /// A command ended that is timed alone: how long it took, nanoseconds. The next batch
-    /// begins
+    /// A command ended that is timed alone: how long it took, nanoseconds. The next batch begins
     /// where [`CommandTimer::pass`] comes to.
     pub fn alone(&mut self) -> u64 {
         self.before = self.commands;
@@ -126,6 +128,53 @@ impl CommandTimer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rackpool_mem::event::{Interest, WakeEvent};
+
+    const BEGIN_NS: u64 = 1_000_000_000;
+
+    /// At which steps of a short turn a turn was found to be over; others become ready by `ready`
+    /// before step `at`.
+    fn over_at(timer: &CommandTimer, at: u64, ready: impl Fn()) -> Option<u64> {
+        timer.begin_turn_at(BEGIN_NS);
+        (0..=TURN_NS / SHORT_TURN_NS + 1).find(|step| {
+            if *step == at {
+                ready();
+            }
+            // Just before the look nothing is looked at; behind it all is known.
+            let next_ns = BEGIN_NS + step * SHORT_TURN_NS;
+            let is_early = next_ns < BEGIN_NS + TURN_NS;
+            assert!(!is_early || !timer.is_turn_over_at(next_ns.saturating_sub(1)), "{step}");
+            let is_over = timer.is_turn_over_at(next_ns);
+            assert_eq!(is_over, timer.is_turn_over_at(next_ns + SHORT_TURN_NS - 1) && is_over);
+            is_over
+        })
+    }
+
+    #[test]
+    fn a_turn_is_short_where_another_connection_is_ready_and_longer_where_none_is() {
+        let last = TURN_NS.div_ceil(SHORT_TURN_NS);
+        assert!(last > 2, "both turns are told apart");
+        let (poller, event) = (Arc::new(Poller::new().unwrap()), WakeEvent::new().unwrap());
+        poller.add(&event, 7, Interest::Read).unwrap();
+        let timer = CommandTimer::of(Arc::clone(&poller));
+        assert_eq!(over_at(&timer, u64::MAX, || ()), Some(last));
+        assert_eq!(over_at(&timer, 2, || event.notify()), Some(2));
+        // It is ready still: at the first look.
+        assert_eq!(over_at(&timer, u64::MAX, || ()), Some(1));
+        event.drain();
+        assert_eq!(over_at(&timer, u64::MAX, || ()), Some(last));
+        // Others that wait for their next turn are known without the poller.
+        let timer = CommandTimer { others_wait: true, ..CommandTimer::default() };
+        assert_eq!(over_at(&timer, u64::MAX, || ()), Some(1));
+        // What is found to be over stays so, until the next turn.
+        assert!(timer.is_turn_over_at(BEGIN_NS));
+        timer.begin_turn_at(BEGIN_NS);
+        assert!(!timer.is_turn_over_at(BEGIN_NS));
+        timer.end_turn();
+        assert!(timer.is_turn_over_at(BEGIN_NS));
+        // Outside of a worker no turn has an end.
+        assert!(!CommandTimer::default().is_turn_over_at(u64::MAX));
+    }
 
     #[test]
     fn commands_that_are_timed_together_are_named_by_the_first() {

@@ -26,6 +26,7 @@ pub struct Tunables {
     /// The least time, microseconds, that slow log or latency events want to know of.
     noted_us: AtomicU64,
     output_limit: [AtomicU64; 3],
+    memory_asked: AtomicU64,
 }
 
 fn get(number: &AtomicU64) -> u64 {
@@ -48,7 +49,17 @@ impl Tunables {
             latency_ms: number(0),
             noted_us: number(settings.slow_us),
             output_limit: Default::default(),
+            memory_asked: number(u64::MAX),
         }
+    }
+
+    /// What `maxmemory` was set to, bytes, if that is less than the cache needs.
+    pub fn memory_asked(&self) -> Option<u64> {
+        Some(get(&self.memory_asked)).filter(|bytes| *bytes != u64::MAX)
+    }
+
+    pub fn set_memory_asked(&self, bytes: Option<u64>) {
+        set(&self.memory_asked, bytes.unwrap_or(u64::MAX));
     }
 
     pub fn connections_max(&self) -> u64 {

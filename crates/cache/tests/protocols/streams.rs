@@ -104,32 +104,69 @@ fn finish_text(stream: &mut Stream, index: usize) {
 
 /// Lines that cannot be meant, or not quite.
 const NONSENSE: &[&str] = &[
+    "set a 0 0 -1\r\n",
+    "nonsense a b c\r\n",
+    "verbosity 0\r\n",
+    "verbosity x noreply\r\n",
+    "flush_all 0\r\n",
+    "flush_all x\r\n",
+    "flush_all noreply\r\n",
+    "mn\r\n",
+    "cache_memlimit 1\r\n",
+    "cache_memlimit 2000000000\r\n",
+    "cache_memlimit x noreply\r\n",
+    "stats detail\r\n",
+    "a b c d e f g h i j k l m n o p q r s t u v w x y z\r\n",
+];
+
+/// Such lines with the values behind them: older servers take the value of a line that they refuse
+/// for commands, read numbers with C's library and have other words for some errors.
+const NEWER_NONSENSE: &[&str] = &[
     "\r\n",
+    "g\r\n",
+    "mn\n",
     "get\r\n",
     "gets \r\n",
-    "set a 0 0\r\n",
-    "set a b 0 1\r\n",
-    "set a 0 0 -1\r\n",
-    "cas a 0 0 1\r\n",
-    "cas a 0 0 1 x\r\n",
-    "incr a\r\n",
-    "touch a\r\n",
     "gat\r\n",
-    "nonsense a b c\r\n",
-    "g\r\n",
-    "shutdown\r\n",
-    "  get   key1 \r\n",
-    "get key1\0key2\r\n",
+    "gat 0\r\n",
+    "gat +1 key1\r\n",
+    "incr a\r\n",
+    "incr num1 +1\r\n",
+    "touch a\r\n",
+    "touch key1 +1\r\n",
+    "touch key1 2147483648\r\n",
     "delete\r\n",
-    "a b c d e f g h i j k l m n o p q r s t u v w x y z\r\n",
+    "delete key2 1\r\n",
+    "delete key2 x noreply\r\n",
+    "delete noreply\r\n",
+    "verbosity\r\n",
+    "verbosity +1\r\n",
+    "cache_memlimit noreply\r\n",
+    "shutdown\r\n",
+    "shutdown graceful\r\n",
+    "nonsense noreply\r\n",
+    "  get   key1 \r\n",
+    "  verbosity 0\r\n",
+    "get key1\0key2\r\n",
+    "set a 0 0\r\n",
+    "set a 0 0 x noreply\r\n",
+    "set a 0 0 +1\r\n",
+    "set a 0 0 2147483648\r\n",
+    "set a b 0 9\r\nversion\r\n\r\n",
+    "set key1 +1 +2000 1 more words\r\nx\r\n",
+    "add key1 0 1x 9 noreply\r\nversion\r\n\r\n",
+    "cas a 0 0 3\r\nget\r\n",
+    "cas a 0 0 3 x\r\nget\r\n",
+    "cas a 0 0 3 +1 noreply\r\nget\r\n",
 ];
 
 /// memcached's text protocol. Left out: `stats` and `version` (they differ), delayed `flush_all`
 /// (memcached lets flushed items come back), a key that is too long behind other commands
-/// (memcached drops their answers as well).
-pub fn text(rng: &mut Rng, index: usize, _: PeerVersions) -> Stream {
+/// (memcached drops their answers as well; newer ones end the answer with two lines).
+pub fn text(rng: &mut Rng, index: usize, peers: PeerVersions) -> Stream {
     let mut stream = Stream::new(false);
-    if rng.chance(50) {
+    let newer = peers.memcached >= MEMCACHED_NEWER;
+    if !newer && rng.chance(50) {
         stream.push(format!("get {} key1\r\n", "k".repeat(251)));
         finish_text(&mut stream, index);
         return stream;
@@ -151,7 +188,7 @@ pub fn text(rng: &mut Rng, index: usize, _: PeerVersions) -> Stream {
                 stream.push(format!("{verb} {key} {delta}{}{}", noreply(rng), line_end(rng)));
             }
             13 | 14 => {
-                let hold = rng.pick(&["", "", "", " 0", " 1", " x"]);
+                let hold = rng.pick(&["", "", "", " 0"]);
                 stream.push(format!("delete {key}{hold}{}{}", noreply(rng), line_end(rng)));
             }
             15 => {
@@ -164,22 +201,13 @@ pub fn text(rng: &mut Rng, index: usize, _: PeerVersions) -> Stream {
                 let other = self::key(rng);
                 stream.push(format!("{verb} {time} {key} {other}{}", line_end(rng)));
             }
-            17 => stream.push(rng.pick(&[
-                "verbosity 0\r\n",
-                "verbosity\r\n",
-                "verbosity x noreply\r\n",
-                "flush_all 0\r\n",
-                "flush_all x\r\n",
-                "flush_all noreply\r\n",
-                "mn\r\n",
-                "cache_memlimit 1\r\n",
-                "cache_memlimit 2000000000\r\n",
-                "cache_memlimit x noreply\r\n",
-                "shutdown graceful\r\n",
-                "stats detail\r\n",
-            ])),
-            18 => stream.push(rng.pick(NONSENSE)),
-            _ => stream.push(format!("set {} 0 0 1\r\n", "q".repeat(251))),
+            17 => stream.push(rng.pick(NONSENSE)),
+            18 if newer => stream.push(rng.pick(NEWER_NONSENSE)),
+            _ if newer => {
+                let (key, noreply) = ("q".repeat(251), noreply(rng));
+                stream.push(format!("set {key} 0 0 4{noreply}\r\nmn\r\n\r\n"));
+            }
+            _ => {}
         }
     }
     finish_text(&mut stream, index);
@@ -211,22 +239,15 @@ fn text_store(stream: &mut Stream, rng: &mut Rng, key: &str) {
 
 /// Lines of meta commands that cannot be meant, or not quite, and those of one key in base64.
 const META_LINES: &[&str] = &[
-    "mg",
     "mg meta1 v v",
-    "mg meta1 !",
     "mg meta1 Tx",
     "mg meta1 Oaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     "ms meta1",
     "ms meta1 x",
     "ms meta1 -1",
-    "md",
-    "md meta1 x x",
-    "ma",
-    "ma meta1 =",
     "mx a",
     "me",
     "me absent",
-    "mn",
     "mg bWV0YWI= b k v",
     "mg bWV0YWI= T1000 b k t",
     "mg metab k v s",
@@ -236,13 +257,46 @@ const META_LINES: &[&str] = &[
     "gets meta4 meta5 meta6 meta7",
 ];
 
+/// Such lines for newer servers, with values that look like commands.
+const NEWER_META_LINES: &[&str] = &[
+    "mn",
+    "mg",
+    "mg meta1 !",
+    "mg meta1 {",
+    "mg meta1 0",
+    "mg meta1 -",
+    "mg meta1 T+1",
+    "mg meta1 T2147483648",
+    "mg meta1 Mlong",
+    "md",
+    "md meta1 x x",
+    "md meta1 Fx",
+    "md meta1 Fx Tx",
+    "md meta1 y",
+    "ma",
+    "ma meta1 =",
+    "ma metanum1 MDecrement",
+    "ma metanum1 D+1",
+    "ma metanum1 Mx Oaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "ms meta1 +1",
+    "ms meta1 4 !\r\nmn",
+    "ms meta1 4 F4294967296\r\nmn\r\n\r\n",
+    "ms meta1 4 C+1\r\nmn\r\n\r\n",
+    "ms meta1 4 M\r\nmn\r\n\r\n",
+    "ms meta1 4 MSet\r\nmn\r\n\r\n",
+    "ms meta1 4 Oaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\nmn\r\n\r\n",
+    "mg meta1 Oa b c d e f g h i j k l m n o p q r s t u v w x y z",
+    "ma meta1 Oa b c d e f g h i j k l m n o p q r s t u v w x y z",
+];
+
 /// The first version of memcached that has all of the flags that are offered.
 pub const MEMCACHED_NEWER: u32 = 10_645;
 
 /// memcached's meta commands. Left out: `l` and `h` (memcached's own times of use), `ma` with a
 /// time and a number that may get longer (memcached copies it into a new item then, and gives the
 /// time to the old one: 7, `ma n T1000 D5`, then `ma n t` tells -1), and with both `q` and `N`
-/// (Debian's is not quiet if it made the item).
+/// (Debian's is not quiet if it made the item); of newer ones `ms` with `I` and a version: whether
+/// that is older than the item's depends on the server where clients have given versions (`E`).
 pub fn meta(rng: &mut Rng, index: usize, peers: PeerVersions) -> Stream {
     let mut stream = Stream::new(false);
     let newer = peers.memcached >= MEMCACHED_NEWER;
@@ -264,26 +318,37 @@ pub fn meta(rng: &mut Rng, index: usize, peers: PeerVersions) -> Stream {
                     stream.push_cas(&key, rng, false);
                 }
             }
-            4 | 5 => meta_set(&mut stream, rng, &key, newer),
-            6 => {
-                let key = format!("metanum{}", rng.below(4));
-                meta_set(&mut stream, rng, &key, newer);
+            4..=6 => {
+                let number = format!("metanum{}", rng.below(4));
+                let key = if rng.chance(3) { &number } else { &key };
+                meta_set(&mut stream, rng, key, newer);
+                continue;
             }
             7 | 8 => {
                 stream.push(format!("md {key}"));
+                // Older ones have other words for a flag that comes twice.
+                let mut flags = vec!["q", "I", "T1000", "Oxyz", "k", "C0"];
                 for _ in 0..rng.below(4) {
-                    let flag = rng.pick(&["q", "I", "T1000", "Oxyz", "k", "C0"]);
-                    stream.push(format!(" {flag}"));
+                    let at = rng.below(flags.len());
+                    stream.push(format!(" {}", flags[at]));
+                    if !newer {
+                        flags.remove(at);
+                    }
                 }
                 if newer && rng.chance(3) {
                     stream.push(rng.pick(&[" x", " x I", " E5000000000", " I E5000000001", " Ex"]));
                 }
-                if rng.chance(4) {
+                if rng.chance(4) && (newer || flags.contains(&"C0")) {
                     stream.push(" C");
                     stream.push_cas(&key, rng, false);
                 }
             }
             9 | 10 => meta_count(&mut stream, rng),
+            _ if newer && rng.chance(2) => {
+                let long = "q".repeat(251);
+                stream
+                    .push(rng.pick(NEWER_META_LINES).replace("meta1", rng.pick(&["meta1", &long])));
+            }
             _ => stream.push(rng.pick(META_LINES)),
         }
         stream.push(line_end(rng));
@@ -318,16 +383,18 @@ fn meta_set(stream: &mut Stream, rng: &mut Rng, key: &str, newer: bool) {
     if binary {
         stream.push(" b");
     }
+    let mut is_stale = false;
     for _ in 0..rng.below(5) {
         let flag = rng.pick(&[
             "c", "F7", "I", "k", "Oabc", "q", "T0", "T1000", "ME", "MA", "MP", "MR", "MS", "Mx",
-            "M", "Tx", "C0", "Fx",
+            "Tx", "C0", "Fx",
         ]);
         // What is appended to it makes memcached forget how its key was sent.
         let flag = if binary && matches!(flag, "MA" | "MP") { "MS" } else { flag };
+        is_stale |= flag == "I";
         stream.push(format!(" {flag}"));
     }
-    if rng.chance(4) {
+    if rng.chance(4) && !(newer && is_stale) {
         stream.push(" C");
         stream.push_cas(key, rng, false);
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 /// Some day, milliseconds since the epoch.
 const WALL: u64 = 1_700_000_000_000;
 const DAY: u64 = 86_400_000;
+const MS_NS: u64 = 1_000_000;
 
 struct Rig {
     server: Server,
@@ -53,12 +54,16 @@ impl Rig {
     }
 
     fn set_wall(&self, ms: u64) {
-        self.time.wall.store(ms, Ordering::Relaxed);
+        self.time.wall_ns.store(ms * MS_NS, Ordering::Relaxed);
     }
 
     fn pass(&self, ms: u64) {
-        self.time.since_boot.fetch_add(ms, Ordering::Relaxed);
-        self.time.wall.fetch_add(ms, Ordering::Relaxed);
+        self.pass_ns(ms * MS_NS);
+    }
+
+    fn pass_ns(&self, ns: u64) {
+        self.time.since_boot_ns.fetch_add(ns, Ordering::Relaxed);
+        self.time.wall_ns.fetch_add(ns, Ordering::Relaxed);
     }
 }
 
@@ -78,8 +83,28 @@ fn ask(stream: &mut TcpStream, words: &str) -> String {
 }
 
 fn time(boot: u64, since_boot: u64, wall: u64) -> Arc<HandedTime> {
-    let (since_boot, wall) = (AtomicU64::new(since_boot), AtomicU64::new(wall));
-    Arc::new(HandedTime { boot: [boot, 7], since_boot, wall })
+    time_ns(boot, since_boot * MS_NS, wall * MS_NS)
+}
+
+fn time_ns(boot: u64, since_boot_ns: u64, wall_ns: u64) -> Arc<HandedTime> {
+    let (since_boot_ns, wall_ns) = (AtomicU64::new(since_boot_ns), AtomicU64::new(wall_ns));
+    Arc::new(HandedTime { boot: [boot, 7], since_boot_ns, wall_ns })
+}
+
+/// A client sees the wall clock and names a point in time by it: it is no longer until then.
+#[test]
+fn no_more_time_is_left_than_a_client_gave() {
+    let rig =
+        Rig::start(Cache::new(options()).unwrap(), time_ns(1, 5_900_000, WALL * MS_NS + 1), 0);
+    assert_eq!(rig.resp("SET k v"), "+OK");
+    for _ in 0..20 {
+        let now = rig.time.wall_ns.load(Ordering::Relaxed) / MS_NS;
+        assert_eq!(rig.number(&format!("PEXPIREAT k {}", now + 10_000)), 1);
+        assert_eq!(rig.number("PTTL k"), 10_000);
+        assert_eq!(rig.resp("SET k v PX 10000"), "+OK");
+        assert_eq!(rig.number("PEXPIRETIME k") as u64, now + 10_000);
+        rig.pass_ns(170_000);
+    }
 }
 
 fn options() -> Options {

@@ -51,6 +51,83 @@ fn versions_are_those_that_clients_give() {
     assert_eq!(answers(&mut m, "mg long c s\r\n"), "HD c55 s100000\r\n");
 }
 
+/// Whatever a value looks like, it is none of its client's commands: those of a page's users would
+/// be executed else.
+#[test]
+fn the_value_of_a_line_that_is_refused_is_passed_over() {
+    let server = ours(Settings::default());
+    let mut m = memcached(&server);
+    let (format, key) = ("CLIENT_ERROR bad command line format\r\n", "k".repeat(251));
+    for (line, expected) in [
+        ("set k x 0 11", format),
+        ("add k 0 1x 11", format),
+        ("replace k 0 0 11 noreply", ""),
+        ("append k x 0 11 noreply", ""),
+        (&format!("prepend {key} 0 0 11"), format),
+        ("cas k 0 0 11", format),
+        ("cas k 0 0 11 x", format),
+        (&format!("ms {key} 11"), format),
+        ("ms k 11 Fx", format),
+        ("ms k 11 Tx", "CLIENT_ERROR bad token in command line format\r\n"),
+        ("ms k 11 MSx I I", "CLIENT_ERROR duplicate flag\r\n"),
+        ("ms k 11 Mx", "CLIENT_ERROR invalid mode for ms M token\r\n"),
+        ("ms k 11 y", "CLIENT_ERROR invalid flag\r\n"),
+        ("ms k=k 11 b", "CLIENT_ERROR error decoding key\r\n"),
+    ] {
+        assert_eq!(answers(&mut m, &format!("{line}\r\nflush_all 0\r\n")), expected, "{line}");
+    }
+    // Where the length is none, or the line has too few words, there is nothing to pass over.
+    for line in ["set k 0 0 x noreply", "set k 0 0 +1", "set k 0 0", "ms k +1", "ms k 1 !"] {
+        let said = answers(&mut m, &format!("{line}\r\nversion\r\n"));
+        assert!(said.starts_with(&format!("{format}VERSION 1.6.45")), "{line}: {said}");
+    }
+    // As it comes, and however long it is.
+    m.write_all(b"set k x 0 3000000\r\n").unwrap();
+    assert_eq!(read_until(&mut m, |all| all.ends_with(b"\r\n")), format.as_bytes());
+    m.write_all("flush_all\r\n\n".repeat(250_000).as_bytes()).unwrap();
+    assert_eq!(answers(&mut m, "\r\nget k\r\n"), "END\r\n");
+}
+
+#[test]
+fn refusals_and_numbers_are_those_of_the_version_that_is_told() {
+    let server = ours(Settings::default());
+    let mut m = memcached(&server);
+    let format = "CLIENT_ERROR bad command line format\r\n";
+    for (lines, expected) in [
+        ("\r\nx\r\nmn\n", format.repeat(3)),
+        ("get\r\ngets\r\ngat 1\r\ntouch k\r\nincr k\r\ndelete\r\n", format.repeat(6)),
+        ("mg\r\nmd\r\nma\r\nme\r\nms k\r\nverbosity\r\n", format.repeat(6)),
+        (" get k\r\nnonsense\r\nnonsense noreply\r\n", "ERROR\r\n".repeat(2)),
+        ("set k +1 +100 1 more\r\n7\r\nget k\r\n", "STORED\r\nVALUE k 1 1\r\n7\r\nEND\r\n".into()),
+        ("incr k +1\r\n", "CLIENT_ERROR invalid numeric delta argument\r\n".into()),
+        ("touch k +1\r\ngat +1 k\r\n", "CLIENT_ERROR invalid exptime argument\r\n".repeat(2)),
+        ("mg k T+1\r\n", "CLIENT_ERROR bad token in command line format\r\n".into()),
+        ("mg k -\r\nmg k !\r\n", format.repeat(2)),
+        ("mg k k k\r\nmd k k k\r\n", "CLIENT_ERROR duplicate flag\r\n".repeat(2)),
+        ("ma k k k\r\n", "CLIENT_ERROR invalid or duplicate flag\r\n".into()),
+        ("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n".into()),
+        ("delete k 1\r\n", "DELETED\r\n".into()),
+    ] {
+        assert_eq!(answers(&mut m, lines), expected, "{lines}");
+    }
+}
+
+#[test]
+fn what_is_touched_was_fetched() {
+    let server = ours(Settings::default());
+    let mut m = memcached(&server);
+    for (line, said, is_fetched) in [
+        ("verbosity 0", "OK\r\n", 0),
+        ("touch k 100", "TOUCHED\r\n", 1),
+        ("gat 100 k", "VALUE k 0 1\r\n1\r\nEND\r\n", 1),
+        ("incr k 1", "2\r\n", 0),
+    ] {
+        let lines = format!("set k 0 0 1\r\n1\r\n{line}\r\nmg k h\r\nmg k h\r\n");
+        let expected = format!("STORED\r\n{said}HD h{is_fetched}\r\nHD h1\r\n");
+        assert_eq!(answers(&mut m, &lines), expected, "{line}");
+    }
+}
+
 #[test]
 fn a_value_that_the_client_has_is_not_sent() {
     let server = ours(Settings::default());
@@ -525,7 +602,7 @@ fn a_client_ends_the_server_where_it_may() {
     let server = ours(Settings::default());
     let mut m = memcached(&server);
     for line in ["shutdown\r\n", "shutdown graceful\r\n"] {
-        assert_eq!(answers(&mut m, line), "ERROR: shutdown not enabled\r\n");
+        assert_eq!(answers(&mut m, line), "SERVER_ERROR: shutdown not enabled\r\n");
     }
     assert!(!is_asked_to_end(&server));
     let mut server = ours(Settings { allows_shutdown: true, ..Settings::default() });

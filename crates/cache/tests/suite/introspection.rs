@@ -59,6 +59,20 @@ const SAME: &[&str] = &[
     "MEMORY nonsense",
     "MEMORY USAGE nonsense",
     "INFO nonsense",
+    "OBJECT HELP",
+    "OBJECT HELP x",
+    "CONFIG SET maxmemory 10000002",
+    "CONFIG GET maxmemory",
+    "CONFIG SET maxmemory 10000001 maxmemory-clients 200% client-query-buffer-limit x",
+    "CONFIG GET maxmemory",
+    "CONFIG SET maxmemory 1",
+    "CONFIG GET maxmemory",
+    "CONFIG GET key-load-delay",
+    "CONFIG SET key-load-delay 0",
+    "CONFIG GET key-load-d*",
+    "CONFIG GET daemonize",
+    "CONFIG SET daemonize yes",
+    "CONFIG SET port x",
 ];
 
 #[test]
@@ -89,16 +103,68 @@ fn what_cannot_be_changed_may_be_said_and_all_is_read_before_anything_changes() 
         ("CONFIG SET timeout 7 maxmemory-policy allkeys-lru", "it is `tinylfu`"),
         ("CONFIG SET timeout 7 appendonly yes", "it is `no`"),
         ("CONFIG SET timeout 7 tiering data", "started without far memory"),
+        ("CONFIG SET timeout 7 bind 0.0.0.0", "it is `127.0.0.1`"),
+        ("CONFIG SET timeout 7 port 1", "as the server was started"),
+        ("CONFIG SET timeout 7 maxmemory-clients 3mb", "it is `"),
+        ("CONFIG SET timeout 7 maxmemory-samples 10", "not found by samples"),
+        ("CONFIG SET timeout 7 key-load-delay 100", "it is `0`"),
+        ("CONFIG SET timeout 7 tcp-keepalive 1", "as the server was started"),
+        ("CONFIG SET timeout 7 proto-max-bulk-len 3mb", "as the server was started"),
+        ("CONFIG SET timeout 7 client-query-buffer-limit 1", "as the server was started"),
     ] {
         let said = says(command);
         assert!(
             said.starts_with("ERR CONFIG SET failed (possibly") && said.contains(why),
-            "{said}"
+            "{command}: {said}"
         );
     }
     let shown = told(&mut resp_of(&server), "CONFIG GET timeout maxmemory-policy");
     let shown: Vec<_> = shown.array().iter().map(Answer::text).collect();
     assert_eq!(shown, ["maxmemory-policy", "tinylfu", "timeout", "0"]);
+}
+
+/// Tools write back what they have read; what is none of Redis's to change says so, as there.
+#[test]
+fn options_may_be_set_to_what_they_are() {
+    let server = ours(Settings::default());
+    let mut client = resp_of(&server);
+    let shown = told(&mut client, "CONFIG GET *");
+    let immutable = ["cluster-enabled", "daemonize", "databases", "io-threads"];
+    let immutable = |name: &str| immutable.contains(&name) || name.starts_with("unixsocket");
+    for pair in shown.array().chunks(2) {
+        let (name, value) = (pair[0].text(), pair[1].text());
+        let set = words(&[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]);
+        let said = String::from_utf8(ask(&mut client, &set, b"\r\n")).unwrap();
+        assert_eq!(said == "+OK\r\n", !immutable(name), "{name} {value}: {said}");
+        assert!(said == "+OK\r\n" || said.contains("immutable"), "{said}");
+    }
+    assert_eq!(told(&mut client, "CONFIG GET *"), shown);
+}
+
+/// As little memory as there can be is not as little as a client may ask for.
+#[test]
+fn maxmemory_may_be_less_than_the_cache_needs() {
+    let server = ours(Settings::default());
+    let mut client = resp_of(&server);
+    let most = server.shared().cache.memory_limit();
+    let value = "v".repeat(1000);
+    for key in 0..20_000 {
+        let set = words(&[b"SET", format!("key{key}").as_bytes(), value.as_bytes()]);
+        assert_eq!(ask(&mut client, &set, b"\r\n"), b"+OK\r\n");
+    }
+    assert_eq!(told(&mut client, "CONFIG SET maxmemory 1").text(), "OK");
+    assert_eq!(told(&mut client, "CONFIG GET maxmemory").array()[1].text(), "1");
+    let least = server.shared().cache.memory_limit();
+    assert!((2..most).contains(&least));
+    wait_until("items go", || server.shared().cache.stats().live_bytes < least);
+    assert_eq!(told(&mut client, "SET still there").text(), "OK");
+    // Another limit that is said otherwise holds, and is told.
+    let mut m = memcached_of(&server);
+    assert_eq!(ask(&mut m, b"cache_memlimit 16\r\n", b"\r\n"), b"OK\r\n");
+    let shown = |client: &mut TcpStream| told(client, "CONFIG GET maxmemory").array()[1].clone();
+    assert_eq!(shown(&mut client).text(), (16 << 20).to_string());
+    told(&mut client, "CONFIG SET maxmemory 0");
+    assert_eq!(shown(&mut client).text(), most.to_string());
 }
 
 #[test]

@@ -346,7 +346,7 @@ fn a_server_is_switched_by_config_set_and_says_where_it_is() {
         ("CONFIG SET tiering transparent:numa:0=3,numa:777=1", "nodes with memory: 0"),
         ("CONFIG SET tiering data:numa:1", "dram, data and transparent:NODES"),
         ("CONFIG SET tiering", "wrong number of arguments"),
-        ("CONFIG SET maxmemory 1", "to 8388608 are possible"),
+        ("CONFIG SET maxmemory 9mb", "to 8388608 are possible"),
     ] {
         let said = say(words);
         assert!(said.starts_with("-ERR ") && said.contains(error), "{words}: {said}");

@@ -5,13 +5,13 @@
 use super::hash;
 use crate::front::binary_run::Opcode;
 use crate::front::outcome::{Refusal, Verb};
-use crate::front::text::{self, Command, Line, WORDS_MAX};
+use crate::front::text::{self, Command, Line};
 
 /// A command of the text protocol.
 pub struct TextCommand {
     pub name: &'static str,
-    /// Words with the name, at least and at most.
-    words: (usize, usize),
+    /// Words with the name, at least; what is more than it takes is passed over.
+    pub words_min: usize,
     /// From how many words on the last one may be `noreply`; loud ones are always answered.
     pub quiet_from: usize,
     /// What a line of as many words means.
@@ -42,14 +42,15 @@ pub struct About {
 }
 
 const LOUD: usize = usize::MAX;
-const ANY: (usize, usize) = (1, WORDS_MAX);
+/// Of commands that are no client's: also where blanks stand before them.
+pub const QUIET: usize = 1;
 
 macro_rules! text_commands {
-    ($($name:literal $words:expr, $quiet_from:expr, $parse:expr,
+    ($($name:literal $words_min:expr, $quiet_from:expr, $parse:expr,
         $syntax:literal $(differs $differs:literal)? $(refused $refused:literal)?;)*) => {
         &[$(TextCommand {
             name: $name,
-            words: $words,
+            words_min: $words_min,
             quiet_from: $quiet_from,
             parse: $parse,
             #[cfg(test)]
@@ -63,67 +64,67 @@ macro_rules! text_commands {
 }
 
 pub const TEXT: &[TextCommand] = text_commands! {
-    "add" (5, 6), 5, |line| text::store(line, Verb::Add),
+    "add" 5, 5, |line| text::store(line, Verb::Add),
         "key flags exptime bytes [noreply]";
-    "append" (5, 6), 5, |line| text::store(line, Verb::Append),
+    "append" 5, 5, |line| text::store(line, Verb::Append),
         "key flags exptime bytes [noreply]";
-    "bget" (2, WORDS_MAX), LOUD, |line| text::get(line.tail, false),
+    "bget" 2, LOUD, |line| text::get(line.tail, false),
         "key ...";
-    "cache_memlimit" (2, 3), 2, text::memory_limit,
+    "cache_memlimit" 1, QUIET, text::memory_limit,
         "megabytes [noreply]" differs "Up to the memory that was given at the start.";
-    "cas" (6, 7), 6, |line| text::store(line, Verb::Cas(0)),
+    "cas" 5, 5, |line| text::store(line, Verb::Cas(0)),
         "key flags exptime bytes unique [noreply]";
-    "decr" (3, 4), 3, |line| text::count_by(line, true),
+    "decr" 3, 3, |line| text::count_by(line, true),
         "key number [noreply]";
-    "delete" (2, 4), 3, text::delete,
-        "key [0] [noreply]";
-    "extstore" ANY, LOUD, |_| Err(Refusal::NotOffered("see --value-tier")),
+    "delete" 2, 2, text::delete,
+        "key [noreply]";
+    "extstore" 1, QUIET, |_| Err(Refusal::NotOffered("see --value-tier")),
         "subcommand ..." refused "see --value-tier";
-    "flush_all" (1, 3), 1, text::flush_all,
+    "flush_all" 1, QUIET, text::flush_all,
         "[delay] [noreply]";
-    "gat" (2, WORDS_MAX), LOUD, |line| text::get_touch(line, false),
+    "gat" 3, LOUD, |line| text::get_touch(line, false),
         "exptime key ...";
-    "gats" (2, WORDS_MAX), LOUD, |line| text::get_touch(line, true),
+    "gats" 3, LOUD, |line| text::get_touch(line, true),
         "exptime key ...";
-    "get" (2, WORDS_MAX), LOUD, |line| text::get(line.tail, false),
+    "get" 2, LOUD, |line| text::get(line.tail, false),
         "key ...";
-    "gets" (2, WORDS_MAX), LOUD, |line| text::get(line.tail, true),
+    "gets" 2, LOUD, |line| text::get(line.tail, true),
         "key ...";
-    "incr" (3, 4), 3, |line| text::count_by(line, false),
+    "incr" 3, 3, |line| text::count_by(line, false),
         "key number [noreply]";
-    "lru" ANY, LOUD, |_| Err(Refusal::NotOffered("the policy is given at the start")),
+    "lru" 1, QUIET, |_| Err(Refusal::NotOffered("the policy is given at the start")),
         "subcommand ..." refused "the policy is given at the start";
-    "lru_crawler" ANY, LOUD, text::lru_crawler,
+    "lru_crawler" 1, QUIET, text::lru_crawler,
         "metadump|mgdump|crawl all|hash|1 | enable"
         differs "All items are of class 1; `crawl` frees memory in which all has expired; no \
                  `disable`, `sleep`, `tocrawl`: expired items go without a crawler. Keys are in \
                  base64 where they cannot stand in a line.";
-    "prepend" (5, 6), 5, |line| text::store(line, Verb::Prepend),
+    "prepend" 5, 5, |line| text::store(line, Verb::Prepend),
         "key flags exptime bytes [noreply]";
-    "quit" ANY, LOUD, |_| Ok(Command::Quit),
+    "quit" 1, LOUD, |_| Ok(Command::Quit),
         "";
-    "refresh_certs" ANY, LOUD, |_| Err(Refusal::NotOffered("certificates are read at the start")),
+    "refresh_certs" 1, QUIET, |_| Err(Refusal::NotOffered("certificates are read at the start")),
         "" refused "certificates are read at the start";
-    "replace" (5, 6), 5, |line| text::store(line, Verb::Replace),
+    "replace" 5, 5, |line| text::store(line, Verb::Replace),
         "key flags exptime bytes [noreply]";
-    "set" (5, 6), 5, |line| text::store(line, Verb::Set),
+    "set" 5, 5, |line| text::store(line, Verb::Set),
         "key flags exptime bytes [noreply]";
-    "shutdown" ANY, LOUD, text::shutdown,
+    "shutdown" 1, QUIET, text::shutdown,
         "[graceful]" differs "With `--enable-shutdown`; both ways clients get their answers.";
-    "slabs" ANY, LOUD, |_| Err(Refusal::NotOffered("memory is not divided by size")),
+    "slabs" 1, QUIET, |_| Err(Refusal::NotOffered("memory is not divided by size")),
         "subcommand ..." refused "memory is not divided by size";
-    "stats" ANY, LOUD, |line| Ok(Command::Stats(line.tail)),
+    "stats" 1, LOUD, |line| Ok(Command::Stats(line.tail)),
         "[settings | items | slabs | sizes | conns | reset | detail on|off|dump]"
         differs "`slabs` tells of segments; `sizes`, always on, looks at all items; `conns` names \
                  clients of memcached's protocols by numbers of ours; what means nothing here is \
                  absent; no `cachedump`, see `lru_crawler`.";
-    "touch" (3, 4), 3, text::touch,
+    "touch" 3, 3, text::touch,
         "key exptime [noreply]";
-    "verbosity" (2, 3), 2, text::verbosity,
+    "verbosity" 1, QUIET, text::verbosity,
         "level [noreply]" differs "Is kept for `stats settings`, and has no other effect.";
-    "version" ANY, LOUD, |_| Ok(Command::Version),
+    "version" 1, LOUD, |_| Ok(Command::Version),
         "";
-    "watch" ANY, LOUD, text::watch,
+    "watch" 1, LOUD, text::watch,
         "[fetchers] [mutations] [deletions] [evictions] [connevents]"
         differs "What clients of memcached's protocols do; lines come within some 20 ms, `cfd` is \
                  a number of ours; no events of a proxy.";
@@ -208,13 +209,6 @@ const fn by_code() -> [(Opcode, bool); CODES] {
 /// The binary command of that number, and whether it is quiet.
 pub fn binary(code: u8) -> (Opcode, bool) {
     BY_CODE.get(usize::from(code)).copied().unwrap_or((Opcode::Unknown, false))
-}
-
-impl TextCommand {
-    /// Whether there may be so many words, its name among them.
-    pub fn takes(&self, count: usize) -> bool {
-        self.words.0 <= count && count <= self.words.1
-    }
 }
 
 const SLOT_BITS: u32 = 6;

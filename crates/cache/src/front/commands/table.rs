@@ -236,8 +236,8 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_nodes response_policy:all_succeeded" => config::set,
         "option value [option value ...]" "Changes options of the running server."
         differs "`client-output-buffer-limit` (of normal clients), `latency-monitor-threshold`, \
-            `maxclients`, `maxmemory` (at most, and 0 is, what it was started with), \
-            `slowlog-log-slower-than`, `slowlog-max-len`, `tiering`, `timeout`; the policy stays.";
+            `maxclients`, `maxmemory` (at most, and 0 is, what it was started with; at least what \
+            the index needs), `slowlog-*`, `tiering`, `timeout`; the policy stays.";
     "copy" -3 WRITE | DENYOOM | UNNAMED, COPIED "generic" "6.2.0" O_BYTES => keyspace::copy,
         "key target [DB database] [REPLACE]" "Copies a key.";
     "dbsize" 1 READONLY | FAST | KEYSPACE | UNNAMED, NONE "server" "1.0.0" O_1
@@ -541,7 +541,7 @@ pub const COMMANDS: &[Command] = commands! {
         tips "nondeterministic_output" => objects::object_freq,
         "key" "Tells how often a key was used."
         differs "Under any policy; as far as that counts, at most 15.";
-    "object|help" 2 HELP, NONE "generic" "6.2.0" O_1 => help,
+    "object|help" 2 HELP, NONE "generic" "6.2.0" O_1 => objects::object_help,
         "" "Prints this help.";
     "object|idletime" 3 READONLY, SECOND "generic" "2.2.3" O_1
         tips "nondeterministic_output" => objects::object_idletime,
