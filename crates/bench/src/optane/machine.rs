@@ -1,0 +1,756 @@
+//! A socket of the guide's machine in virtual time: threads, the controllers' queues, the link to
+//! the other socket, and memory.
+//!
+//! In: what each thread does ([`Load`]), where, how long. Out: bandwidth, what the DIMMs counted,
+//! and how long accesses took ([`Ran`]).
+//!
+//! ```text
+//! thread -- 10 lines read at once --------> [link] --> channel: reads   (pmem::Dimm, Ddr)
+//!        -- 4 lines written, in order ----> [link] --> channel: writes
+//! ```
+//!
+//! - A thread has at most 256 B of writes in the controllers' queues. Its next line waits for the
+//!   first of these to leave, though others have left before: head of line.
+//! - A fence waits until all lines have entered those queues, which is when they are durable.
+//! - A store needs its line in the cache, which costs the memory a read. Where stores are foreseen
+//!   that read is ahead of them: by the table of figure 13 a thread stores 256 B with clwb and
+//!   fence in 195 ns, less than one read of the medium.
+//! - The link takes accesses in their order. To Optane it turns from reads to writes, or back, only
+//!   when all of the other kind are over; no constant says how long that takes.
+
+use super::load::{Kind, LINE_BYTES, Load, Op, Program};
+use super::memory::{CACHE_BYTES, Cache, Device, Place};
+use rackpool_rack::model::memory::{Done, Medium};
+use rackpool_rack::pmem::Counts;
+use rackpool_rack::pmem::config::{Constant, Origin, UNCORE};
+use rackpool_sim::time::Ps;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Lines that a core reads at once: its line fill buffers.
+const READS_MAX: usize = 10;
+/// Lines of a thread in the controllers' queues.
+const WRITES_MAX: usize = 4;
+/// Between two lines that a thread reads.
+const READ_GAP: Ps = Ps(1_000);
+/// Between two ntstores of a line.
+const NT_GAP: Ps = Ps(12_300);
+/// From an ntstore's issue until a fence knows that it is durable.
+const NT_DURABLE: Ps = Ps(90_400 - NT_GAP.0);
+/// The first ntstore after a fence is so much later.
+const NT_AFTER_FENCE: Ps = Ps(97_800);
+/// Between two lines that are stored and written back, which were not in the cache.
+const CLWB_GAP: Ps = Ps(44_500);
+/// The same if they were.
+const CACHED_GAP: Ps = Ps(12_300);
+const CLWB_DURABLE: Ps = Ps(62_300 - CACHED_GAP.0);
+/// Between two lines on the link.
+const LINK_GAP: Ps = Ps(1_026);
+/// What a remote access takes more, both ways together.
+const REMOTE_READ: Ps = Ps(61_000);
+const REMOTE_NT: Ps = Ps(138_300);
+const REMOTE_CLWB: Ps = Ps(42_400);
+/// Between two accesses that are measured by themselves.
+const PAUSE: Ps = Ps(400_000);
+
+/// The numbers above with their sources.
+pub fn constants() -> Vec<Constant> {
+    use Origin::{Chosen, Fitted, Setting};
+    let of = |name, value, unit, origin, source| Constant { name, value, unit, origin, source };
+    let ns = |ps: Ps| ps.as_ns_f64();
+    let line = "table of figure 17: one thread writes 5.2 GB/s";
+    let fence = "table of figure 13: one thread's ntstores of 64 B with a fence reach 0.34 GB/s";
+    let clwb = "table of figure 4: one thread's store and clwb to DRAM reach 1.44 GB/s";
+    vec![
+        of("thread_reads", READS_MAX as f64, "lines", Setting, "line fill buffers of the core"),
+        of("thread_writes", WRITES_MAX as f64, "lines", Setting, "the guide: 256 B of a thread"),
+        of("read_issue", ns(READ_GAP), "ns", Chosen, "hidden behind what a read takes"),
+        of("nt_line", ns(NT_GAP), "ns", Fitted, line),
+        of("nt_durable", ns(NT_DURABLE), "ns", Fitted, "figure 2: 90.4 ns with the line"),
+        of("nt_after_fence", ns(NT_AFTER_FENCE), "ns", Fitted, fence),
+        of("clwb_line", ns(CLWB_GAP), "ns", Fitted, clwb),
+        of("clwb_cached_line", ns(CACHED_GAP), "ns", Chosen, "as an ntstore's line"),
+        of("clwb_durable", ns(CLWB_DURABLE), "ns", Fitted, "figure 2: 62.3 ns with the line"),
+        of("cache", CACHE_BYTES as f64, "B", Setting, "Intel's data of the Xeon 8260"),
+        of("link_line", ns(LINK_GAP), "ns", Setting, "three UPI links of 20.8 GB/s each way"),
+        of("remote_read", ns(REMOTE_READ), "ns", Fitted, "the guide: 1.20 times, at random"),
+        of("remote_nt", ns(REMOTE_NT), "ns", Fitted, "the guide: 2.53 times"),
+        of("remote_clwb", ns(REMOTE_CLWB), "ns", Fitted, "the guide: 1.68 times"),
+    ]
+}
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug)]
+pub enum Length {
+    /// What is counted begins after some time.
+    Time { warm_up: Ps, counted: Ps },
+    /// The same in accesses of all threads.
+    Accesses { warm_up: u64, counted: u64 },
+}
+
+/// A run.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub place: Place,
+    pub threads: usize,
+    /// The threads are on the other socket.
+    pub is_remote: bool,
+    pub length: Length,
+    pub seed: u64,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default)]
+pub struct Ran {
+    pub took: Ps,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub counts: Counts,
+    /// How long each access took, in the order of their ends.
+    pub accesses: Vec<Ps>,
+}
+
+impl Ran {
+    /// GB/s of reads and writes together.
+    pub fn gbytes_per_s(&self) -> f64 {
+        (self.read_bytes + self.written_bytes) as f64 / self.took.as_ns_f64()
+    }
+
+    pub fn mean_ns(&self) -> f64 {
+        let sum: f64 = self.accesses.iter().map(|took| took.as_ns_f64()).sum();
+        sum / self.accesses.len() as f64
+    }
+
+    /// Standard deviation over mean.
+    pub fn variation(&self) -> f64 {
+        let mean = self.mean_ns();
+        let square = |took: &Ps| (took.as_ns_f64() - mean).powi(2);
+        let sum: f64 = self.accesses.iter().map(square).sum();
+        (sum / self.accesses.len() as f64).sqrt() / mean
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    Read,
+    /// A line's read before a store to it; it is written when it has come.
+    ReadForWrite,
+    /// A line's read ahead of a store, or one that only the cache asked for.
+    ReadAhead,
+    Nt,
+    Clwb,
+}
+
+impl What {
+    fn is_write(self) -> bool {
+        matches!(self, What::Nt | What::Clwb)
+    }
+
+    /// What it takes more from afar, one way.
+    fn remote(self) -> Ps {
+        let both = match self {
+            What::Nt => REMOTE_NT,
+            What::Clwb => REMOTE_CLWB,
+            _ => REMOTE_READ,
+        };
+        Ps(both.0 / 2)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Request {
+    thread: usize,
+    what: What,
+    addr: u64,
+    /// Of a thread's writes.
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A channel wants to be called.
+    Channel(usize),
+    /// A request has come to the channels, or to the link.
+    Enters(Request),
+    /// The link can go on.
+    Link,
+    /// A line that was read has come to its thread.
+    Arrived(Request),
+    Thread(usize),
+}
+
+/// A request in a channel or before it, by its id.
+#[derive(Debug, Default)]
+struct Requests {
+    all: Vec<Option<Request>>,
+    free: Vec<u64>,
+}
+
+impl Requests {
+    fn add(&mut self, request: Request) -> u64 {
+        match self.free.pop() {
+            Some(id) => {
+                self.all[id as usize] = Some(request);
+                id
+            }
+            None => {
+                self.all.push(Some(request));
+                self.all.len() as u64 - 1
+            }
+        }
+    }
+
+    fn take(&mut self, id: u64) -> Request {
+        self.free.push(id);
+        self.all[id as usize].take().expect("a request is over once")
+    }
+}
+
+#[derive(Debug)]
+struct Channel {
+    device: Device,
+    /// Those that it had no room for.
+    waiting: VecDeque<Request>,
+    wake: Ps,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    queue: VecDeque<Request>,
+    /// Whether those under way are writes, and how many there are.
+    is_writing: bool,
+    under_way: usize,
+    free: Ps,
+    is_asked: bool,
+}
+
+#[derive(Debug)]
+struct Thread {
+    program: Program,
+    cache: Cache,
+    op: Option<Op>,
+    /// When it can do its next operation.
+    ready: Ps,
+    is_asked: bool,
+    reads: usize,
+    /// Reads of lines that will be written when they come.
+    reads_for_write: usize,
+    /// Lines that are to be written when there is room.
+    to_write: VecDeque<u64>,
+    /// Those in the controllers' queues, whether each has left.
+    writes: VecDeque<bool>,
+    first_write: u64,
+    /// Lines that have not entered the queues, and until when the others are known to have.
+    entering: usize,
+    durable: Ps,
+    last_fence: Option<Ps>,
+    began: Ps,
+}
+
+struct Machine {
+    setting: Setting,
+    threads: Vec<Thread>,
+    channels: Vec<Channel>,
+    requests: Requests,
+    link: Link,
+    /// The number keeps those of one time in their order.
+    events: BinaryHeap<Reverse<(Ps, u64, Event)>>,
+    event_count: u64,
+    done: Vec<Done>,
+    accesses: u64,
+    ran: Ran,
+    counted_from: Option<(Ps, Counts)>,
+    is_over: bool,
+}
+
+/// Not asked for.
+const NEVER: Ps = Ps(u64::MAX);
+
+/// Has all threads do the same.
+pub fn run(load: Load, setting: Setting) -> Ran {
+    let mut machine = Machine::new(load, setting);
+    for thread in 0..setting.threads {
+        machine.push(Ps(1_000 * thread as u64), Event::Thread(thread));
+        machine.threads[thread].is_asked = true;
+    }
+    machine.run()
+}
+
+impl Machine {
+    fn new(load: Load, setting: Setting) -> Machine {
+        let thread = |index: usize| Thread {
+            program: Program::new(load, index as u64, setting.seed),
+            cache: full_cache(&load, index as u64, setting),
+            op: None,
+            ready: Ps::ZERO,
+            is_asked: false,
+            reads: 0,
+            reads_for_write: 0,
+            to_write: VecDeque::new(),
+            writes: VecDeque::new(),
+            first_write: 0,
+            entering: 0,
+            durable: Ps::ZERO,
+            last_fence: None,
+            began: Ps::ZERO,
+        };
+        let channel = |device| Channel { device, waiting: VecDeque::new(), wake: NEVER };
+        Machine {
+            setting,
+            threads: (0..setting.threads).map(thread).collect(),
+            channels: setting.place.devices(setting.seed).into_iter().map(channel).collect(),
+            requests: Requests::default(),
+            link: Link::default(),
+            events: BinaryHeap::new(),
+            event_count: 0,
+            done: Vec::new(),
+            accesses: 0,
+            ran: Ran::default(),
+            // With nothing to warm up, all is counted.
+            counted_from: matches!(setting.length, Length::Accesses { warm_up: 0, .. })
+                .then(Default::default),
+            is_over: false,
+        }
+    }
+
+    fn push(&mut self, at: Ps, event: Event) {
+        self.event_count += 1;
+        self.events.push(Reverse((at, self.event_count, event)));
+    }
+
+    fn run(mut self) -> Ran {
+        while let Some(Reverse((now, _, event))) = self.events.pop() {
+            if let Length::Time { warm_up, counted } = self.setting.length {
+                if self.counted_from.is_none() && now >= warm_up {
+                    self.begin_to_count(now);
+                }
+                self.is_over |= now >= warm_up + counted;
+            }
+            if self.is_over {
+                let (from, before) = self.counted_from.unwrap_or_default();
+                self.ran.took = now - from;
+                self.ran.counts = self.counts().since(before);
+                break;
+            }
+            match event {
+                Event::Channel(channel) => self.call(now, channel),
+                Event::Enters(request) if self.setting.is_remote => {
+                    self.link.queue.push_back(request);
+                    self.serve_link(now);
+                }
+                Event::Enters(request) => self.enter(now, request),
+                Event::Link => {
+                    self.link.is_asked = false;
+                    self.serve_link(now);
+                }
+                Event::Arrived(request) => self.arrived(now, request),
+                Event::Thread(thread) => {
+                    self.threads[thread].is_asked = false;
+                    self.step(now, thread);
+                }
+            }
+        }
+        self.ran
+    }
+
+    fn begin_to_count(&mut self, now: Ps) {
+        self.counted_from = Some((now, self.counts()));
+        self.ran = Ran::default();
+    }
+
+    fn counts(&self) -> Counts {
+        let each = self.channels.iter().map(|channel| channel.device.counts());
+        each.fold(Counts::default(), Counts::and)
+    }
+
+    /// Lets the first requests of the link go, as far as they can.
+    fn serve_link(&mut self, now: Ps) {
+        while let Some(request) = self.link.queue.front().copied() {
+            let is_turn = self.link.is_writing != request.what.is_write();
+            let drains = self.setting.place != Place::Dram;
+            if is_turn && drains && self.link.under_way > 0 {
+                // Called again when these are over.
+                return;
+            }
+            if self.link.free > now {
+                if !self.link.is_asked {
+                    self.link.is_asked = true;
+                    self.push(self.link.free, Event::Link);
+                }
+                return;
+            }
+            self.link.queue.pop_front();
+            self.link.is_writing = request.what.is_write();
+            self.link.under_way += 1;
+            self.link.free = now + LINK_GAP;
+            self.enter(now, request);
+        }
+    }
+
+    /// A request comes to its channel's controller.
+    fn enter(&mut self, now: Ps, request: Request) {
+        let (channel, _) = self.setting.place.channel(request.addr);
+        self.channels[channel].waiting.push_back(request);
+        self.feed(now, channel);
+        if request.what.is_write() {
+            let whole = if request.what == What::Nt { NT_DURABLE } else { CLWB_DURABLE };
+            let back = if self.setting.is_remote { request.what.remote() } else { Ps::ZERO };
+            let thread = &mut self.threads[request.thread];
+            thread.entering -= 1;
+            thread.durable = thread.durable.max(now + whole - Ps(UNCORE.0 / 2) + back);
+            self.step(now, request.thread);
+        }
+    }
+
+    /// Gives a channel what it has room for, and has it called when it wants to be.
+    fn feed(&mut self, now: Ps, channel: usize) {
+        let one = &mut self.channels[channel];
+        while let Some(request) = one.waiting.front().copied() {
+            let (_, addr) = self.setting.place.channel(request.addr);
+            let id = self.requests.add(request);
+            if !one.device.submit(now, id, addr, request.what.is_write()) {
+                self.requests.take(id);
+                break;
+            }
+            one.waiting.pop_front();
+        }
+        let next = one.device.next_event().map_or(NEVER, |at| at.max(now));
+        if next < one.wake {
+            one.wake = next;
+            self.push(next, Event::Channel(channel));
+        }
+    }
+
+    fn call(&mut self, now: Ps, channel: usize) {
+        let one = &mut self.channels[channel];
+        if one.wake != now {
+            return;
+        }
+        one.wake = NEVER;
+        let mut done = std::mem::take(&mut self.done);
+        one.device.advance(now, &mut done);
+        self.feed(now, channel);
+        for one in done.drain(..) {
+            let request = self.requests.take(one.id);
+            if self.setting.is_remote {
+                self.link.under_way -= 1;
+            }
+            if request.what.is_write() {
+                self.left(now, request);
+            } else {
+                let back = if self.setting.is_remote { request.what.remote() } else { Ps::ZERO };
+                self.push(now + Ps(UNCORE.0 / 2) + back, Event::Arrived(request));
+            }
+        }
+        self.done = done;
+        if self.setting.is_remote {
+            self.serve_link(now);
+        }
+    }
+
+    /// A write has left the controller's queue.
+    fn left(&mut self, now: Ps, request: Request) {
+        let thread = &mut self.threads[request.thread];
+        let index = request.number - thread.first_write;
+        thread.writes[index as usize] = true;
+        while thread.writes.front() == Some(&true) {
+            thread.writes.pop_front();
+            thread.first_write += 1;
+        }
+        self.step(now, request.thread);
+    }
+
+    fn arrived(&mut self, now: Ps, request: Request) {
+        let thread = &mut self.threads[request.thread];
+        thread.reads -= 1;
+        match request.what {
+            What::Read => self.ran.read_bytes += LINE_BYTES,
+            What::ReadForWrite => {
+                thread.reads_for_write -= 1;
+                thread.to_write.push_back(request.addr);
+            }
+            _ => {}
+        }
+        self.step(now, request.thread);
+    }
+
+    fn send(&mut self, at: Ps, request: Request) {
+        let way = if self.setting.is_remote { request.what.remote() } else { Ps::ZERO };
+        self.push(at + Ps(UNCORE.0 / 2) + way, Event::Enters(request));
+    }
+
+    /// Asks for a line; false if the thread has as many under way as it can.
+    fn read(&mut self, at: Ps, thread: usize, addr: u64, what: What) -> bool {
+        let one = &mut self.threads[thread];
+        if one.reads == READS_MAX {
+            return false;
+        }
+        one.reads += 1;
+        one.reads_for_write += usize::from(what == What::ReadForWrite);
+        self.send(at, Request { thread, what, addr, number: 0 });
+        true
+    }
+
+    /// Writes a line; false if the thread has as many in the queues as it can.
+    fn write(&mut self, at: Ps, thread: usize, addr: u64, what: What) -> bool {
+        let one = &mut self.threads[thread];
+        if one.writes.len() == WRITES_MAX {
+            return false;
+        }
+        let number = one.first_write + one.writes.len() as u64;
+        one.writes.push_back(false);
+        one.entering += 1;
+        self.send(at, Request { thread, what, addr, number });
+        true
+    }
+
+    /// Does a thread's operations as far as it can.
+    fn step(&mut self, now: Ps, thread: usize) {
+        while !self.is_over {
+            while let Some(addr) = self.threads[thread].to_write.front().copied() {
+                if !self.write(now, thread, addr, What::Clwb) {
+                    break;
+                }
+                self.threads[thread].to_write.pop_front();
+            }
+            let one = &mut self.threads[thread];
+            if one.ready > now {
+                if !one.is_asked {
+                    one.is_asked = true;
+                    let ready = one.ready;
+                    self.push(ready, Event::Thread(thread));
+                }
+                return;
+            }
+            let op = *one.op.get_or_insert_with(|| one.program.next_op());
+            if self.perform(now, thread, op) {
+                self.threads[thread].op = None;
+            } else if self.threads[thread].ready <= now {
+                // Called again when what it waits for is over.
+                return;
+            }
+        }
+    }
+
+    /// False if the operation has to wait for something.
+    fn perform(&mut self, now: Ps, thread: usize, op: Op) -> bool {
+        match op {
+            Op::Begin => {
+                self.threads[thread].began = now;
+                true
+            }
+            Op::Read(addr) => {
+                let is_taken = self.read(now, thread, addr, What::Read);
+                if is_taken {
+                    self.threads[thread].ready = now + READ_GAP;
+                }
+                is_taken
+            }
+            Op::Nt(addr) => self.nt(now, thread, addr),
+            Op::Clwb(addr) => self.clwb(now, thread, addr),
+            Op::Store(addr) => self.store(now, thread, addr),
+            Op::Flush(addr) => {
+                let one = &mut self.threads[thread];
+                if one.cache.has(addr) {
+                    if !self.write(now + CACHED_GAP, thread, addr, What::Clwb) {
+                        return false;
+                    }
+                    self.threads[thread].cache.remove(addr);
+                }
+                self.threads[thread].ready = now + CACHED_GAP;
+                true
+            }
+            Op::Fence => self.fence(now, thread),
+            Op::End => self.end(now, thread),
+        }
+    }
+
+    fn nt(&mut self, now: Ps, thread: usize, addr: u64) -> bool {
+        let one = &mut self.threads[thread];
+        if let Some(fence) = one.last_fence.take() {
+            // Unless it has done something else for as long.
+            let start = fence + NT_AFTER_FENCE;
+            if start > now {
+                one.ready = start;
+                return false;
+            }
+        }
+        if !self.write(now + NT_GAP, thread, addr, What::Nt) {
+            return false;
+        }
+        self.threads[thread].ready = now + NT_GAP;
+        self.ran.written_bytes += LINE_BYTES;
+        true
+    }
+
+    fn clwb(&mut self, now: Ps, thread: usize, addr: u64) -> bool {
+        let one = &self.threads[thread];
+        let load = one.program.load();
+        let gap = if load.cached { CACHED_GAP } else { CLWB_GAP };
+        let has_room = one.writes.len() < WRITES_MAX && one.to_write.is_empty();
+        let is_taken = if load.cached {
+            has_room && self.write(now + gap, thread, addr, What::Clwb)
+        } else if one.program.is_foreseen() {
+            has_room
+                && self.read(now, thread, addr, What::ReadAhead)
+                && self.write(now + gap, thread, addr, What::Clwb)
+        } else {
+            one.to_write.len() + one.reads_for_write < READS_MAX
+                && self.read(now, thread, addr, What::ReadForWrite)
+        };
+        if is_taken {
+            self.threads[thread].ready = now + gap;
+            self.ran.written_bytes += LINE_BYTES;
+        }
+        is_taken
+    }
+
+    /// A store to the cache, which may have to write another line for it.
+    fn store(&mut self, now: Ps, thread: usize, addr: u64) -> bool {
+        let one = &self.threads[thread];
+        if one.cache.has(addr) {
+            self.threads[thread].ready = now + CACHED_GAP;
+            self.ran.written_bytes += LINE_BYTES;
+            return true;
+        }
+        let has_room = one.writes.len() < WRITES_MAX && one.to_write.is_empty();
+        if !has_room || !self.read(now, thread, addr, What::ReadAhead) {
+            return false;
+        }
+        if let Some(leaves) = self.threads[thread].cache.insert(addr) {
+            self.threads[thread].to_write.push_back(leaves);
+        }
+        self.threads[thread].ready = now + CLWB_GAP;
+        self.ran.written_bytes += LINE_BYTES;
+        true
+    }
+
+    fn fence(&mut self, now: Ps, thread: usize) -> bool {
+        let one = &mut self.threads[thread];
+        // Stores that stay in the cache have nothing to wait for.
+        if one.program.load().kind == Kind::Store {
+            return true;
+        }
+        if one.entering > 0 || one.reads_for_write > 0 || !one.to_write.is_empty() {
+            return false;
+        }
+        one.ready = one.durable.max(now);
+        one.last_fence = Some(one.ready);
+        true
+    }
+
+    fn end(&mut self, now: Ps, thread: usize) -> bool {
+        let length = self.setting.length;
+        let one = &mut self.threads[thread];
+        if one.program.load().alone {
+            if one.reads > 0 {
+                return false;
+            }
+            one.ready = now + PAUSE;
+        }
+        let took = now - one.began;
+        self.ran.accesses.push(took);
+        self.accesses += 1;
+        if let Length::Accesses { warm_up, counted } = length {
+            if self.accesses == warm_up {
+                self.begin_to_count(now);
+            }
+            self.is_over = self.accesses >= warm_up + counted;
+        }
+        true
+    }
+}
+
+/// A thread's cache, full of lines that were written before where the load stores to it.
+fn full_cache(load: &Load, thread: u64, setting: Setting) -> Cache {
+    let is_used = matches!(load.kind, Kind::Store | Kind::StoreThenClwb);
+    let bytes = if is_used { CACHE_BYTES / setting.threads as u64 } else { LINE_BYTES };
+    let mut cache = Cache::new(bytes, setting.seed.wrapping_add(thread));
+    if load.kind == Kind::Store {
+        // Of a region of its own, one after the other, as the thread's own will be.
+        let base = (1 << 40) + thread * bytes;
+        for line in 0..bytes / LINE_BYTES {
+            cache.insert(base + line * LINE_BYTES);
+        }
+    }
+    cache
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load::Order;
+    use super::*;
+
+    const SHORT: Length = Length::Time { warm_up: Ps::us(40), counted: Ps::us(60) };
+    const FEW: Length = Length::Accesses { warm_up: 8, counted: 400 };
+
+    fn setting(place: Place, threads: usize, length: Length) -> Setting {
+        Setting { place, threads, is_remote: false, length, seed: 5 }
+    }
+
+    fn idle(load: Load, place: Place, is_remote: bool) -> f64 {
+        let setting = Setting { is_remote, ..setting(place, 1, FEW) };
+        run(load.alone(), setting).mean_ns()
+    }
+
+    #[test]
+    fn idle_accesses_take_what_they_were_fitted_to() {
+        let near = |ours: f64, is: f64| assert!((ours / is - 1.0).abs() < 0.01, "{ours} for {is}");
+        let read = |order| Load::new(Kind::Read, order, 64);
+        let nt = Load::new(Kind::Nt, Order::Random, 64).fenced();
+        let clwb = Load::new(Kind::Clwb, Order::Random, 64).fenced().cached();
+        let optane = Place::Interleaved;
+        near(idle(read(Order::Random), optane, false), 305.0);
+        near(idle(read(Order::Sequential), optane, false), 169.4);
+        near(idle(nt, optane, false), 90.4);
+        near(idle(clwb, optane, false), 62.3);
+        near(idle(read(Order::Random), Place::Dram, false), 101.5);
+        near(idle(read(Order::Random), optane, true), 1.20 * 305.0);
+        near(idle(nt, optane, true), 2.53 * 90.4);
+        near(idle(clwb, optane, true), 1.68 * 62.3);
+    }
+
+    #[test]
+    fn one_dimm_carries_what_its_medium_does() {
+        let read = Load::new(Kind::Read, Order::Sequential, 256);
+        let rate = run(read, setting(Place::Single, 4, SHORT)).gbytes_per_s();
+        assert!((5.9..6.7).contains(&rate), "{rate} GB/s");
+        let nt = Load::new(Kind::Nt, Order::Sequential, 256);
+        let ran = run(nt, setting(Place::Single, 1, SHORT));
+        assert!((2.2..2.4).contains(&ran.gbytes_per_s()), "{} GB/s", ran.gbytes_per_s());
+        assert_eq!(ran.counts.partial_writes, 0);
+    }
+
+    #[test]
+    fn stores_that_the_cache_evicts_are_scattered() {
+        let ratio = |kind| {
+            let load = Load::new(kind, Order::Sequential, 256).fenced();
+            let ran = run(load, setting(Place::Interleaved, 6, SHORT));
+            let config = rackpool_rack::pmem::config::OPTANE100;
+            ran.counts.effective_write_ratio(&config).expect("units are written")
+        };
+        let (stores, clwb) = (ratio(Kind::Store), ratio(Kind::Clwb));
+        assert!(stores < 0.4 && clwb > 0.8, "{stores} {clwb}");
+    }
+
+    #[test]
+    fn the_link_turns_only_when_what_is_under_way_is_over() {
+        let load = Load::new(Kind::Nt, Order::Sequential, 256);
+        let rate = |read_percent, place| {
+            let setting = Setting { is_remote: true, ..setting(place, 4, SHORT) };
+            run(load.mixed(read_percent), setting).gbytes_per_s()
+        };
+        let [reads, half, writes] = [100, 50, 0].map(|percent| rate(percent, Place::Interleaved));
+        assert!(2.0 * half < reads.min(writes), "{reads} {half} {writes}");
+        let [reads, half, writes] = [100, 50, 0].map(|percent| rate(percent, Place::Dram));
+        assert!(2.0 * half > reads.min(writes), "DRAM: {reads} {half} {writes}");
+    }
+
+    #[test]
+    fn a_run_is_a_function_of_its_seed() {
+        let load = Load::new(Kind::Nt, Order::Random, 256);
+        let ran = || run(load, setting(Place::Interleaved, 4, SHORT));
+        let (one, other) = (ran(), ran());
+        assert_eq!((one.written_bytes, one.counts), (other.written_bytes, other.counts));
+    }
+}
