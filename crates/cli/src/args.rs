@@ -683,6 +683,7 @@ mod tests {
             "rackpool sim rack a.toml --pool-load 40,70 --preset corrected,cxl --chunk-kib 64,4096",
             "rackpool repro racksim --out dir --quick",
             "rackpool repro hmsdk --out dir --quick",
+            "rackpool repro optane --out dir --quick",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool calibrate --out a.toml --base laptop --tiers a.json --cxl-node 2",
             "rackpool doctor --json",

@@ -42,10 +42,16 @@ pub enum Order {
     Circular,
     Random,
     /// At random on so many of the DIMMs, the same number of threads on each.
-    OnDimms { each: u64, of: u64 },
+    OnDimms {
+        each: u64,
+        of: u64,
+    },
     /// First all first halves of so many units, then all second ones; between them as many others
     /// as `read` are read.
-    Halves { units: u64, read: u64 },
+    Halves {
+        units: u64,
+        read: u64,
+    },
 }
 
 /// What each thread does.
