@@ -250,21 +250,25 @@ impl Lab {
     fn timed(&self, load: Load, place: Place, threads: usize, is_remote: bool) -> Ran {
         let Scale { warm_up, counted, .. } = self.scale;
         let length = Length::Time { warm_up, counted };
-        run(load, Setting { place, threads, is_remote, length, seed: SEED })
+        run(load, Setting { place, threads, is_remote, at_once_max: threads, length, seed: SEED })
     }
 
     fn local(&self, load: Load, place: Place, threads: usize) -> Ran {
         self.timed(load, place, threads, false)
     }
 
+    fn one(&self, load: Load, place: Place, is_remote: bool, length: Length) -> Ran {
+        run(load, Setting { place, threads: 1, is_remote, at_once_max: 1, length, seed: SEED })
+    }
+
     fn counted(&self, load: Load, place: Place, warm_up: u64, counted: u64) -> Ran {
         let length = Length::Accesses { warm_up, counted };
-        run(load, Setting { place, threads: 1, is_remote: false, length, seed: SEED })
+        self.one(load, place, false, length)
     }
 
     fn alone(&self, load: Load, place: Place, is_remote: bool) -> Ran {
         let length = Length::Accesses { warm_up: 64, counted: self.scale.idle_accesses };
-        run(load.alone(), Setting { place, threads: 1, is_remote, length, seed: SEED })
+        self.one(load.alone(), place, is_remote, length)
     }
 
     fn idle(&self) -> (Figure, Idle) {

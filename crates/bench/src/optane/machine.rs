@@ -95,6 +95,8 @@ pub struct Setting {
     pub threads: usize,
     /// The threads are on the other socket.
     pub is_remote: bool,
+    /// Threads that have an access under way; the others wait for their turn.
+    pub at_once_max: usize,
     pub length: Length,
     pub seed: u64,
 }
@@ -245,6 +247,9 @@ struct Thread {
     durable: Ps,
     last_fence: Option<Ps>,
     began: Ps,
+    /// It was given the turn of another thread, or is among those that wait for one.
+    has_turn: bool,
+    waits_for_turn: bool,
 }
 
 struct Machine {
@@ -261,6 +266,9 @@ struct Machine {
     ran: Ran,
     counted_from: Option<(Ps, Counts)>,
     is_over: bool,
+    /// Threads with an access under way, and those that wait for their turn.
+    at_once: usize,
+    waiting: VecDeque<usize>,
 }
 
 /// Not asked for.
@@ -293,6 +301,8 @@ impl Machine {
             durable: Ps::ZERO,
             last_fence: None,
             began: Ps::ZERO,
+            has_turn: false,
+            waits_for_turn: false,
         };
         let channel = |device| Channel { device, waiting: VecDeque::new(), wake: NEVER };
         Machine {
@@ -310,6 +320,8 @@ impl Machine {
             counted_from: matches!(setting.length, Length::Accesses { warm_up: 0, .. })
                 .then(Default::default),
             is_over: false,
+            at_once: 0,
+            waiting: VecDeque::new(),
         }
     }
 
@@ -535,10 +547,7 @@ impl Machine {
     /// False if the operation has to wait for something.
     fn perform(&mut self, now: Ps, thread: usize, op: Op) -> bool {
         match op {
-            Op::Begin => {
-                self.threads[thread].began = now;
-                true
-            }
+            Op::Begin => self.begin(now, thread),
             Op::Read(addr) => {
                 let is_taken = self.read(now, thread, addr, What::Read);
                 if is_taken {
@@ -562,6 +571,34 @@ impl Machine {
             }
             Op::Fence => self.fence(now, thread),
             Op::End => self.end(now, thread),
+        }
+    }
+
+    fn begin(&mut self, now: Ps, thread: usize) -> bool {
+        let one = &mut self.threads[thread];
+        if !std::mem::take(&mut one.has_turn) {
+            if self.at_once == self.setting.at_once_max {
+                if !std::mem::replace(&mut one.waits_for_turn, true) {
+                    self.waiting.push_back(thread);
+                }
+                return false;
+            }
+            self.at_once += 1;
+        }
+        one.began = now;
+        true
+    }
+
+    /// An access is over: its thread's turn goes to the one that has waited longest.
+    fn give_turn(&mut self, now: Ps) {
+        let Some(next) = self.waiting.pop_front() else {
+            self.at_once -= 1;
+            return;
+        };
+        let one = &mut self.threads[next];
+        (one.has_turn, one.waits_for_turn) = (true, false);
+        if !std::mem::replace(&mut one.is_asked, true) {
+            self.push(now, Event::Thread(next));
         }
     }
 
@@ -657,6 +694,7 @@ impl Machine {
             }
             self.is_over = self.accesses >= warm_up + counted;
         }
+        self.give_turn(now);
         true
     }
 }
@@ -685,7 +723,7 @@ mod tests {
     const FEW: Length = Length::Accesses { warm_up: 8, counted: 400 };
 
     fn setting(place: Place, threads: usize, length: Length) -> Setting {
-        Setting { place, threads, is_remote: false, length, seed: 5 }
+        Setting { place, threads, is_remote: false, at_once_max: threads, length, seed: 5 }
     }
 
     fn idle(load: Load, place: Place, is_remote: bool) -> f64 {
@@ -744,6 +782,19 @@ mod tests {
         assert!(2.0 * half < reads.min(writes), "{reads} {half} {writes}");
         let [reads, half, writes] = [100, 50, 0].map(|percent| rate(percent, Place::Dram));
         assert!(2.0 * half > reads.min(writes), "DRAM: {reads} {half} {writes}");
+    }
+
+    #[test]
+    fn threads_take_turns_and_carry_as_much_as_those_that_may_write_at_once() {
+        let load = Load::new(Kind::Nt, Order::Sequential, 256).fenced();
+        let rate = |threads, at_once_max| {
+            let setting = Setting { at_once_max, ..setting(Place::Single, threads, SHORT) };
+            let ran = run(load, setting);
+            (ran.gbytes_per_s(), ran.counts.partial_writes)
+        };
+        let ((alone, _), (many, partial)) = (rate(1, 1), rate(8, 1));
+        assert!(many > 0.95 * alone, "{many} {alone}");
+        assert_eq!(partial, 0, "one at a time writes its unit whole");
     }
 
     #[test]

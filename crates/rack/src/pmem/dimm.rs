@@ -214,10 +214,13 @@ impl Dimm {
                 self.queues[usize::from(access.write)].accesses.push_back(access);
             }
             Event::Loaded(slot) => {
-                let valid = self.full();
+                let full = self.full();
                 let one = &mut self.slots[slot];
-                (one.state, one.valid) = (State::Open, valid);
+                (one.state, one.valid) = (State::Open, full);
                 let waiting = std::mem::take(&mut one.waiting);
+                if one.dirty == full {
+                    self.write_back(slot);
+                }
                 for id in waiting {
                     self.push(now + self.config.hit, Event::Over { id, write: false });
                 }
@@ -314,12 +317,13 @@ impl Dimm {
     fn write(&mut self, now: Ps, slot: usize, line: u8, id: u64) -> bool {
         let full = self.full();
         let one = &mut self.slots[slot];
-        if one.state != State::Open {
+        if one.state == State::WritingBack {
             return false;
         }
         one.dirty |= line;
         one.valid |= line;
-        if one.dirty == full {
+        // One that is read is written back after that.
+        if one.dirty == full && one.state == State::Open {
             self.write_back(slot);
         }
         self.counts.writes += 1;
