@@ -66,6 +66,18 @@ fn crossover(is_better: &dyn Fn(u64) -> bool) -> Option<u64> {
     SHORT_SIZES.get(worse.map_or(0, |index| index + 1)).copied()
 }
 
+/// From which size on ntstore has more bandwidth than store and clwb.
+pub fn bandwidth_crossover(figures: &Figures) -> Option<u64> {
+    let rate = |kind: Kind, bytes: u64| figures.get("12 bandwidth").at(kind.name(), bytes as f64);
+    crossover(&|bytes| rate(Kind::Nt, bytes) > rate(Kind::Clwb, bytes))
+}
+
+/// From which size on it takes less time.
+pub fn latency_crossover(figures: &Figures) -> Option<u64> {
+    let took = |kind: Kind, bytes: u64| figures.get("12 latency").at(kind.name(), bytes as f64);
+    crossover(&|bytes| took(Kind::Nt, bytes) < took(Kind::Clwb, bytes))
+}
+
 impl Judge<'_> {
     fn figure(&self, key: &str) -> &Figure {
         self.figures.get(key)
@@ -229,13 +241,12 @@ impl Judge<'_> {
             let of = |kind: Kind| format!("{} {}", kind.name(), points(figure.curve(kind.name())));
             format!("{}; {}", of(Kind::Nt), of(Kind::Clwb))
         };
-        let found = crossover(&|bytes| at(&rate, Kind::Nt, bytes) > at(&rate, Kind::Clwb, bytes));
+        let found = bandwidth_crossover(self.figures);
         let holds = matches!(found, Some(256 | 512));
         // 0: ntstore never is.
         let ours = |found: Option<u64>| found.map_or(0.0, |bytes| bytes as f64);
         self.push("figure_12_bandwidth_crossover", ours(found), holds, said(&rate));
-        let found =
-            crossover(&|bytes| at(&latency, Kind::Nt, bytes) < at(&latency, Kind::Clwb, bytes));
+        let found = latency_crossover(self.figures);
         self.push("figure_12_latency_crossover", ours(found), found == Some(512), said(&latency));
         let gains = SHORT_SIZES
             .into_iter()

@@ -5,7 +5,7 @@
 //! Load: what a thread does, operation by operation                          load.rs
 //! threads -> controllers' queues -> link -> DIMMs (rack::pmem) or DRAM      machine.rs, memory.rs
 //! runs of each figure -> curves                                             figures.rs
-//! curves -> claims judged                                                   judge.rs
+//! curves -> claims judged, the guide's four rules without and with          judge.rs, rules.rs
 //! ```
 //!
 //! Each constant has its source and is called a setting, fitted or chosen ([`constants`]); what a
@@ -25,6 +25,7 @@ mod judge;
 mod load;
 mod machine;
 mod memory;
+pub mod rules;
 
 use crate::run::Size;
 use claims::{Claims, Judged, Published};
@@ -32,6 +33,7 @@ use figures::run_all;
 use memory::{DRAM_HIT, DRAM_MISS, DRAM_READ_GAP, DRAM_WRITE_GAP};
 use rackpool_rack::pmem::config::{Constant, OPTANE100, Origin};
 use rackpool_sim::report::Table;
+use rules::Rule;
 
 /// What came out.
 #[derive(Clone, Debug)]
@@ -40,6 +42,7 @@ pub struct Study {
     pub judged: Vec<Judged>,
     /// A table for each part of a figure.
     pub tables: Vec<Table>,
+    pub rules: Vec<Rule>,
     /// The points of figures whose numbers were published.
     pub points: Vec<Shown>,
 }
@@ -89,9 +92,11 @@ pub fn run(size: Size, told: &mut dyn FnMut(&str)) -> Study {
     let (claims, published) = (Claims::of_the_guide(), Published::all());
     let figures = run_all(size, told);
     let judged = judge::judge(&claims, &figures);
+    told("the four rules");
+    let rules = rules::run_rules(size, &figures);
     let tables = figures.all.iter().map(|figure| figure.table(&published)).collect();
     let points = figures.all.iter().flat_map(|figure| figure.shown(&published)).collect();
-    Study { claims, judged, tables, points }
+    Study { claims, judged, tables, rules, points }
 }
 
 #[cfg(test)]
@@ -109,6 +114,9 @@ mod tests {
         }
         assert_eq!(study.points.len(), Published::all().point.len());
         assert!(study.points.iter().all(|point| point.ours.is_finite()));
+        for rule in &study.rules {
+            assert!(rule.without.is_finite() && rule.with.is_finite(), "{rule:?}");
+        }
     }
 
     #[test]

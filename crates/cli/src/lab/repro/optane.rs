@@ -7,6 +7,7 @@ use crate::lab::sim;
 use crate::output;
 use rackpool_bench::html::{self, DemoReport, Verdict};
 use rackpool_bench::optane::claims::Judged;
+use rackpool_bench::optane::rules::{self, Rule};
 use rackpool_bench::optane::{self, Shown, Study};
 use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_bench::run::Size;
@@ -29,7 +30,8 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     let start = Instant::now();
     let study = optane::run(Size::quick(args.quick), &mut |what| bar.set_message(what.to_owned()));
     bar.finish_and_clear();
-    let mut tables = vec![claims_table(&study), inputs_table(&study), constants_table()];
+    let rules = rules::table(&study.rules);
+    let mut tables = vec![claims_table(&study), rules, inputs_table(&study), constants_table()];
     tables.extend(study.tables.iter().cloned());
     to_json.report(&report_of(&study, &tables))?;
     let page = to_html.path().display().to_string();
@@ -110,6 +112,7 @@ fn constants_table() -> Table {
 fn report_of(study: &Study, tables: &[Table]) -> Report {
     let mut report = Report::here(Kind::Simulated);
     report.results = study.judged.iter().map(claim_row).collect();
+    report.results.extend(study.rules.iter().map(rule_row));
     report.results.extend(study.points.iter().map(point_row));
     let tables = tables.iter().map(Table::to_json).collect::<Vec<Value>>();
     report.extra.insert("tables".into(), tables.into());
@@ -133,6 +136,15 @@ fn claim_row(judged: &Judged) -> Row {
         Some(value) => row.against(Reference::Paper(value)),
         None => row,
     }
+}
+
+fn rule_row(rule: &Rule) -> Row {
+    Row::new(rule.name, rule.unit, Better::Higher, rule.with)
+        .with("origin", PREDICTED)
+        .with("paper_words", rule.what.clone())
+        .with("without", rule.without)
+        .with("holds_if", rule.holds_if)
+        .with("as_stated", rule.holds)
 }
 
 fn point_row(point: &Shown) -> Row {

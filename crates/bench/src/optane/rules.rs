@@ -1,0 +1,170 @@
+//! The guide's four rules, each with and without, in the model: what keeping to it gives.
+//!
+//! No constant was fitted to what a rule shows: those of rule i come of figures 2 to 5 and of the
+//! floor of figure 9, of rule ii of figures 2, 4, 13 and 17, of rule iii of figures 2 to 5, of rule
+//! iv of the idle latencies.
+
+use super::figures::{Figures, KIB, THREADS};
+use super::judge::{bandwidth_crossover, latency_crossover};
+use super::load::{Kind, Load, Order};
+use super::machine::{Length, Ran, Setting, run};
+use super::memory::Place;
+use crate::run::Size;
+use rackpool_rack::pmem::config::OPTANE100;
+use rackpool_sim::report::Table;
+use rackpool_sim::time::Ps;
+
+const SEED: u64 = 38;
+/// Threads that want to write, and how many of them rule iii lets.
+const THREADS_MANY: usize = 24;
+const WRITERS: [(Place, usize); 2] = [(Place::Single, 1), (Place::Interleaved, 4)];
+/// What is left of the peak has to be within this.
+const KEPT_MIN: f64 = 0.95;
+const EWR_MIN: f64 = 0.9;
+
+/// What a rule changes.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub name: &'static str,
+    pub what: String,
+    pub without: f64,
+    pub with: f64,
+    pub unit: &'static str,
+    pub holds_if: &'static str,
+    pub holds: bool,
+}
+
+struct Lab {
+    warm_up: Ps,
+    counted: Ps,
+}
+
+/// Runs what the figures have not.
+pub fn run_rules(size: Size, figures: &Figures) -> Vec<Rule> {
+    let (warm_us, counted_us) = match size {
+        Size::Smoke => (10, 20),
+        Size::Quick => (40, 60),
+        Size::Full => (60, 300),
+    };
+    let lab = Lab { warm_up: Ps::us(warm_us), counted: Ps::us(counted_us) };
+    let mut rules = vec![lab.small_writes()];
+    rules.extend(instructions(figures));
+    rules.extend(WRITERS.map(|(place, writers)| lab.writers(place, writers)));
+    rules.push(lab.node());
+    rules
+}
+
+/// The rules as they are shown.
+pub fn table(rules: &[Rule]) -> Table {
+    let columns = [
+        ("rule", ""),
+        ("what", ""),
+        ("without", ""),
+        ("with", ""),
+        ("unit", ""),
+        ("origin", ""),
+        ("holds", ""),
+        ("holds if", ""),
+    ];
+    let mut table = Table::new("rules", "The guide's rules, without and with", &columns);
+    for rule in rules {
+        table.row([
+            rule.name.into(),
+            (&*rule.what).into(),
+            rule.without.into(),
+            rule.with.into(),
+            rule.unit.into(),
+            "predicted".into(),
+            if rule.holds { "yes" } else { "NO" }.into(),
+            rule.holds_if.into(),
+        ]);
+    }
+    table
+}
+
+/// Rule ii: from which size on ntstore is better.
+fn instructions(figures: &Figures) -> [Rule; 2] {
+    let of = |name, what: &str, found: Option<u64>, should: u64, holds_if| Rule {
+        name,
+        what: format!("size from which on ntstore {what} than store and clwb"),
+        without: should as f64,
+        // 0: it never does.
+        with: found.map_or(0.0, |bytes| bytes as f64),
+        unit: "B",
+        holds_if,
+        holds: found == Some(should),
+    };
+    let bandwidth = bandwidth_crossover(figures);
+    let latency = latency_crossover(figures);
+    [
+        of("rule_ii_bandwidth", "has more bandwidth", bandwidth, 256, "256 B, as of the guide"),
+        of("rule_ii_latency", "takes less time", latency, 512, "512 B, as of the guide"),
+    ]
+}
+
+impl Lab {
+    fn run(&self, load: Load, place: Place, threads: usize, at_once_max: usize) -> Ran {
+        self.from(load, place, threads, at_once_max, false)
+    }
+
+    fn from(&self, load: Load, place: Place, threads: usize, most: usize, is_remote: bool) -> Ran {
+        let Lab { warm_up, counted } = *self;
+        let length = Length::Time { warm_up, counted };
+        run(load, Setting { place, threads, is_remote, at_once_max: most, length, seed: SEED })
+    }
+
+    /// Rule i: random writes of 64 B, anywhere and within the buffer of one DIMM.
+    fn small_writes(&self) -> Rule {
+        let load = Load::new(Kind::Nt, Order::Random, 64);
+        let ratio = |bytes| {
+            let ran = self.run(load.within(bytes), Place::Single, 1, 1);
+            ran.counts.effective_write_ratio(&OPTANE100).unwrap_or(0.0)
+        };
+        let (without, with) = (ratio(1 << 30), ratio(16 * KIB));
+        Rule {
+            name: "rule_i",
+            what: "random ntstores of 64 B to 1 GiB, and to 16 KiB of one DIMM".into(),
+            without,
+            with,
+            unit: "EWR",
+            holds_if: "0.9 or more with it, 0.25 within a tenth without",
+            holds: with >= EWR_MIN && (without / 0.25 - 1.0).abs() <= 0.1,
+        }
+    }
+
+    /// Rule iii: many threads write, and a few of them at once.
+    fn writers(&self, place: Place, writers: usize) -> Rule {
+        let load = Load::new(Kind::Nt, Order::Sequential, 4 * KIB).fenced();
+        let rate = |threads, most| self.run(load, place, threads, most).gbytes_per_s();
+        let peak = THREADS.map(|threads| rate(threads, threads)).into_iter().fold(0.0, f64::max);
+        let (without, with) = (rate(THREADS_MANY, THREADS_MANY), rate(THREADS_MANY, writers));
+        let place = place.name();
+        Rule {
+            name: if writers == 1 { "rule_iii_ni" } else { "rule_iii_i" },
+            what: format!("{THREADS_MANY} threads write {place}, at most {writers} at once"),
+            without: without / peak,
+            with: with / peak,
+            unit: "of the peak",
+            holds_if: "0.95 or more with it",
+            holds: with >= KEPT_MIN * peak,
+        }
+    }
+
+    /// Rule iv: eight threads read and write from afar, or have four there do it.
+    fn node(&self) -> Rule {
+        let load = Load::new(Kind::Nt, Order::Sequential, 256).mixed(75);
+        let rate = |threads, is_remote| {
+            self.from(load, Place::Interleaved, threads, threads, is_remote).gbytes_per_s()
+        };
+        let (without, with) = (rate(8, true), rate(4, false));
+        Rule {
+            name: "rule_iv",
+            what: "3:1 reads and writes by 8 remote threads, or by 4 local owners".into(),
+            without,
+            with,
+            unit: "GB/s",
+            holds_if: "more with it",
+            holds: with > without,
+        }
+    }
+}
