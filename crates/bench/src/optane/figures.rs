@@ -42,7 +42,7 @@ pub const UNITS: [u64; 12] = [8, 16, 32, 48, 56, 64, 72, 80, 96, 128, 256, 512];
 /// Access sizes of figures 8 and 12.
 pub const SHORT_SIZES: [u64; 7] = [64, 128, 256, 512, KIB, 2 * KIB, 4 * KIB];
 /// Bytes between fences in figure 13; the last one is more than the caches hold.
-pub const INTERVALS: [u64; 8] = [64, 256, KIB, 4 * KIB, 64 * KIB, MIB, 8 * MIB, 64 * MIB];
+pub const INTERVALS: [u64; 9] = [64, 256, 512, KIB, 4 * KIB, 64 * KIB, MIB, 8 * MIB, 64 * MIB];
 /// Percent of reads in figure 17: reads alone, 4:1, 3:1, 2:1, 1:1, writes alone.
 pub const MIXES: [u64; 6] = [100, 80, 75, 67, 50, 0];
 /// Numbers of threads among which the worst ratio of remote to local memory is looked for.
