@@ -20,6 +20,8 @@ pub struct Front<N, F> {
     far: F,
     /// The line in each place, and whether it was written: its number times two, plus one.
     places: Vec<u64>,
+    /// Which of the two had no room for the last access that was refused.
+    refused_by_far: bool,
     pub hits: u64,
     pub misses: u64,
     pub written_back: u64,
@@ -32,7 +34,7 @@ impl<N: Medium, F: Medium> Front<N, F> {
         let places = near_bytes / LINE_BYTES;
         assert!(places > 0, "{near_bytes} bytes in front");
         let places = vec![EMPTY; places as usize];
-        Front { near, far, places, hits: 0, misses: 0, written_back: 0 }
+        Front { near, far, places, refused_by_far: false, hits: 0, misses: 0, written_back: 0 }
     }
 
     pub fn near(&self) -> &N {
@@ -65,6 +67,7 @@ impl<N: Medium, F: Medium> Medium for Front<N, F> {
         let near_addr = place as u64 * LINE_BYTES + addr % LINE_BYTES;
         let held = self.places[place];
         if held != EMPTY && held / 2 == line {
+            self.refused_by_far = false;
             let is_taken = self.near.submit(now, id, near_addr, write);
             if is_taken {
                 self.hits += 1;
@@ -72,10 +75,12 @@ impl<N: Medium, F: Medium> Medium for Front<N, F> {
             }
             return is_taken;
         }
+        self.refused_by_far = true;
         if !self.empty(now, place) {
             return false;
         }
         if write {
+            self.refused_by_far = false;
             if !self.near.submit(now, id, near_addr, true) {
                 return false;
             }
@@ -96,7 +101,7 @@ impl<N: Medium, F: Medium> Medium for Front<N, F> {
     }
 
     fn next_room(&self) -> Ps {
-        self.next_event().unwrap_or(Ps::ZERO)
+        if self.refused_by_far { self.far.next_room() } else { self.near.next_room() }
     }
 
     fn advance(&mut self, until: Ps, done: &mut Vec<Done>) {
@@ -144,6 +149,25 @@ mod tests {
         assert_eq!(first, OPTANE100.hit + OPTANE100.media_read);
         assert_eq!(access(&mut front, &mut now, 7, false), Ps::ns(30));
         assert_eq!((front.hits, front.misses, front.written_back), (1, 1, 0));
+    }
+
+    #[test]
+    fn what_had_no_room_is_done_when_there_is() {
+        use crate::model::memory::Memory;
+        let mut memory = Memory::new(vec![front()]);
+        let count = 3 * OPTANE100.queue_max as u64;
+        for id in 0..count {
+            // Each has a place that another one had.
+            memory.submit(Ps::ZERO, id, id * NEAR_BYTES, id % 2 == 0);
+        }
+        assert!(memory.waiting() > 0);
+        let (mut done, mut taken) = (Vec::new(), Vec::new());
+        while let Some(now) = memory.wants(Ps::ZERO) {
+            memory.call(now, &mut done, &mut taken);
+        }
+        let mut ids: Vec<u64> = done.iter().map(|done| done.id).collect();
+        ids.sort_unstable();
+        assert!(ids.into_iter().eq(0..count));
     }
 
     #[test]
