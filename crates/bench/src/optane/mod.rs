@@ -4,6 +4,7 @@
 //! ```text
 //! Load: what a thread does, operation by operation                          load.rs
 //! threads -> controllers' queues -> link -> DIMMs (rack::pmem) or DRAM      machine.rs, memory.rs
+//! what they take, with sources                                              costs.rs
 //! runs of each figure -> curves                                             figures.rs
 //! curves -> claims judged, the guide's four rules without and with          judge.rs, rules.rs
 //! ```
@@ -20,6 +21,7 @@
 //! Scalable Persistent Memory, FAST 2020, whose authors published the numbers.
 
 pub mod claims;
+mod costs;
 pub mod figures;
 mod judge;
 mod load;
@@ -77,7 +79,7 @@ pub fn constants() -> Vec<Constant> {
         Constant { name, value, unit: "ns", origin: Origin::Fitted, source }
     };
     let mut all = OPTANE100.constants();
-    all.extend(machine::constants());
+    all.extend(costs::constants());
     all.extend([
         dram("dram_open_row", DRAM_HIT, "figure 2: 81.4 ns in order, less the way there"),
         dram("dram_closed_row", DRAM_MISS, "figure 2: 101.5 ns at random, less the way there"),
