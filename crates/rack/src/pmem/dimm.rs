@@ -230,6 +230,8 @@ impl Dimm {
                 let one = &mut self.slots[slot];
                 (one.state, one.dirty, one.valid) = (State::Open, 0, valid);
             }
+            // A later one was asked for before: each would ask for one more.
+            Event::GoOn if self.go_on != Some(now) => return,
             Event::GoOn => self.go_on = None,
             Event::Over { id, write } => {
                 self.queues[usize::from(write)].under_way -= 1;
