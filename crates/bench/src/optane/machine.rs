@@ -283,18 +283,19 @@ impl Machine {
     }
 
     fn run(mut self) -> Ran {
-        while let Some(Reverse((now, _, event))) = self.events.pop() {
+        let mut end = Ps::ZERO;
+        // A single thread whose last access is over leaves no event behind.
+        while !self.is_over
+            && let Some(Reverse((now, _, event))) = self.events.pop()
+        {
+            end = now;
             if let Length::Time { warm_up, counted } = self.setting.length {
                 if self.counted_from.is_none() && now >= warm_up {
                     self.begin_to_count(now);
                 }
-                self.is_over |= now >= warm_up + counted;
-            }
-            if self.is_over {
-                let (from, before) = self.counted_from.unwrap_or_default();
-                self.ran.took = now - from;
-                self.ran.counts = self.counts().since(before);
-                break;
+                if now >= warm_up + counted {
+                    break;
+                }
             }
             match event {
                 Event::Channel(channel) => self.call(now, channel),
@@ -314,6 +315,9 @@ impl Machine {
                 }
             }
         }
+        let (from, before) = self.counted_from.unwrap_or_default();
+        self.ran.took = end - from;
+        self.ran.counts = self.counts().since(before);
         self.ran
     }
 
@@ -698,6 +702,14 @@ mod tests {
         near(idle(read(Order::Random), optane, true), 1.20 * 305.0);
         near(idle(nt, optane, true), 2.53 * 90.4);
         near(idle(clwb, optane, true), 1.68 * 62.3);
+    }
+
+    #[test]
+    fn a_run_of_one_thread_has_its_time_and_counts() {
+        let read = Load::new(Kind::Read, Order::Sequential, 64).alone();
+        let ran = run(read, setting(Place::Single, 1, FEW));
+        assert_eq!((ran.accesses.len(), ran.counts.reads), (400, 400));
+        assert!(ran.took >= PAUSE.times(399), "{:?}", ran.took);
     }
 
     #[test]
