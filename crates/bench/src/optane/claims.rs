@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 /// What is put in, and is no result.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Input {
+pub struct ClaimInput {
     pub name: String,
     /// `setting`, of the machine or the method; `fitted`, what a constant was fitted to.
     pub kind: String,
@@ -15,15 +15,15 @@ pub struct Input {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Claims {
-    pub input: Vec<Input>,
+pub struct GuideClaims {
+    pub input: Vec<ClaimInput>,
     pub claim: Vec<Claim>,
 }
 
-impl Claims {
+impl GuideClaims {
     /// # Panics
     /// Never: the text is part of the program, and read by a test.
-    pub fn of_the_guide() -> Claims {
+    pub fn of_the_guide() -> GuideClaims {
         let text = include_str!("../../optane/claims.toml");
         toml::from_str(text).expect("the claims are well-formed")
     }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn each_claim_has_a_name_of_its_own_and_inputs_are_settings_or_fitted() {
-        let claims = Claims::of_the_guide();
+        let claims = GuideClaims::of_the_guide();
         let mut names: Vec<&str> = claims.claim.iter().map(|claim| &*claim.name).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");

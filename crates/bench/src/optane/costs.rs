@@ -1,7 +1,7 @@
 //! What threads and the link take, in numbers, each with where it comes from.
 
 use super::memory::CACHE_BYTES;
-use rackpool_rack::pmem::config::{Constant, Origin};
+use rackpool_rack::pmem::config::{ConstantOrigin, MediaConstant};
 use rackpool_sim::time::Ps;
 
 /// Lines that a core reads at once: its line fill buffers.
@@ -31,9 +31,10 @@ pub const REMOTE_CLWB: Ps = Ps(42_400);
 pub const PAUSE: Ps = Ps(400_000);
 
 /// The numbers above with their sources.
-pub fn constants() -> Vec<Constant> {
-    use Origin::{Chosen, Fitted, Setting};
-    let of = |name, value, unit, origin, source| Constant { name, value, unit, origin, source };
+pub fn constants() -> Vec<MediaConstant> {
+    use ConstantOrigin::{Chosen, Fitted, Setting};
+    let of =
+        |name, value, unit, origin, source| MediaConstant { name, value, unit, origin, source };
     let ns = |ps: Ps| ps.as_ns_f64();
     let line = "table of figure 17: one thread writes 5.2 GB/s";
     let fence = "table of figure 13: one thread's ntstores of 64 B with a fence reach 0.34 GB/s";

@@ -2,9 +2,9 @@
 
 use super::Shown;
 use super::claims::Published;
-use super::load::{Kind, Load, Order};
+use super::load::{AccessKind, Order, ThreadLoad};
 use super::machine::{Length, Ran, Setting, run};
-use super::memory::Place;
+use super::memory::MemoryPlace;
 use crate::run::Size;
 use rackpool_rack::pmem::config::OPTANE100;
 use rackpool_sim::report::Table;
@@ -12,8 +12,9 @@ use rackpool_sim::time::Ps;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
-pub const PLACES: [Place; 3] = [Place::Dram, Place::Single, Place::Interleaved];
-pub const KINDS: [Kind; 3] = [Kind::Read, Kind::Nt, Kind::Clwb];
+pub const PLACES: [MemoryPlace; 3] =
+    [MemoryPlace::Dram, MemoryPlace::Single, MemoryPlace::Interleaved];
+pub const KINDS: [AccessKind; 3] = [AccessKind::Read, AccessKind::Nt, AccessKind::Clwb];
 /// Numbers of threads of figure 4.
 pub const THREADS: [usize; 10] = [1, 2, 4, 6, 8, 12, 16, 19, 22, 24];
 /// Access sizes of figure 5.
@@ -37,7 +38,6 @@ pub const SIZES: [u64; 15] = [
 /// Sizes of the hot spot of figure 3.
 pub const HOT_SPOTS: [u64; 8] =
     [256, KIB, 4 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 2 * MIB];
-/// Units of figure 9.
 pub const UNITS: [u64; 12] = [8, 16, 32, 48, 56, 64, 72, 80, 96, 128, 256, 512];
 /// Access sizes of figures 8 and 12.
 pub const SHORT_SIZES: [u64; 7] = [64, 128, 256, 512, KIB, 2 * KIB, 4 * KIB];
@@ -51,9 +51,8 @@ const SEED: u64 = 37;
 /// A write to a hot spot that takes longer is an outlier.
 const OUTLIER: Ps = Ps::us(10);
 
-/// How much is run.
 #[derive(Clone, Copy, Debug)]
-struct Scale {
+struct RunScale {
     warm_up: Ps,
     counted: Ps,
     /// The guide has 20 million.
@@ -62,15 +61,15 @@ struct Scale {
     idle_accesses: u64,
 }
 
-impl Scale {
-    fn of(size: Size) -> Scale {
+impl RunScale {
+    fn of(size: Size) -> RunScale {
         let (warm_us, counted_us, hot_writes, probe_accesses, idle_accesses) = match size {
             Size::Smoke => (10, 20, 60_000, 4_000, 200),
             Size::Quick => (40, 60, 200_000, 40_000, 2_000),
             Size::Full => (60, 300, 2_000_000, 120_000, 20_000),
         };
         let (warm_up, counted) = (Ps::us(warm_us), Ps::us(counted_us));
-        Scale { warm_up, counted, hot_writes, probe_accesses, idle_accesses }
+        RunScale { warm_up, counted, hot_writes, probe_accesses, idle_accesses }
     }
 }
 
@@ -82,7 +81,7 @@ pub struct Curve {
 
 /// One part of a figure.
 #[derive(Clone, Debug)]
-pub struct Figure {
+pub struct GuideFigure {
     /// Its number in the guide, and which part.
     pub key: &'static str,
     title: &'static str,
@@ -91,9 +90,14 @@ pub struct Figure {
     pub curves: Vec<Curve>,
 }
 
-impl Figure {
-    fn new(key: &'static str, title: &'static str, x: &'static str, unit: &'static str) -> Figure {
-        Figure { key, title, x, unit, curves: Vec::new() }
+impl GuideFigure {
+    fn new(
+        key: &'static str,
+        title: &'static str,
+        x: &'static str,
+        unit: &'static str,
+    ) -> GuideFigure {
+        GuideFigure { key, title, x, unit, curves: Vec::new() }
     }
 
     fn add(&mut self, series: impl Into<String>, x: f64, value: f64) {
@@ -118,7 +122,6 @@ impl Figure {
         point.unwrap_or_else(|| panic!("figure {}, {series} has a point {x}", self.key)).1
     }
 
-    /// The highest point.
     pub fn peak(&self, series: &str) -> (f64, f64) {
         let points = self.curve(series).iter().copied();
         points.fold((0.0, 0.0), |best, point| if point.1 > best.1 { point } else { best })
@@ -149,7 +152,7 @@ impl Figure {
             ("ratio", ""),
             ("origin", ""),
         ];
-        let title = format!("Figure {}: {}, {}", self.key, self.title, self.unit);
+        let title = format!("GuideFigure {}: {}, {}", self.key, self.title, self.unit);
         let name = format!("figure_{}", self.key.replace(' ', "_"));
         let mut table = Table::new(&name, &title, &columns);
         for curve in &self.curves {
@@ -188,10 +191,9 @@ pub struct Idle {
     pub hits: f64,
 }
 
-/// All that was run.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    pub all: Vec<Figure>,
+    pub all: Vec<GuideFigure>,
     pub idle: Idle,
     pub numa: Numa,
 }
@@ -199,14 +201,14 @@ pub struct Figures {
 impl Figures {
     /// # Panics
     /// If there is no such figure.
-    pub fn get(&self, key: &str) -> &Figure {
+    pub fn get(&self, key: &str) -> &GuideFigure {
         self.all.iter().find(|figure| figure.key == key).expect("a figure of the guide")
     }
 }
 
 /// Runs all figures. `told` hears which.
 pub fn run_all(size: Size, told: &mut dyn FnMut(&str)) -> Figures {
-    let lab = Lab { scale: Scale::of(size) };
+    let lab = FigureRuns { scale: RunScale::of(size) };
     let mut all = Vec::new();
     told("figure 2");
     let (two, idle) = lab.idle();
@@ -242,47 +244,51 @@ fn quantile(sorted: &[Ps], parts: u64, of: u64) -> f64 {
     sorted[index as usize].as_ns_f64()
 }
 
-struct Lab {
-    scale: Scale,
+struct FigureRuns {
+    scale: RunScale,
 }
 
-impl Lab {
-    fn timed(&self, load: Load, place: Place, threads: usize, is_remote: bool) -> Ran {
-        let Scale { warm_up, counted, .. } = self.scale;
+impl FigureRuns {
+    fn timed(&self, load: ThreadLoad, place: MemoryPlace, threads: usize, is_remote: bool) -> Ran {
+        let RunScale { warm_up, counted, .. } = self.scale;
         let length = Length::Time { warm_up, counted };
         run(load, Setting { place, threads, is_remote, at_once_max: threads, length, seed: SEED })
     }
 
-    fn local(&self, load: Load, place: Place, threads: usize) -> Ran {
+    fn local(&self, load: ThreadLoad, place: MemoryPlace, threads: usize) -> Ran {
         self.timed(load, place, threads, false)
     }
 
-    fn one(&self, load: Load, place: Place, is_remote: bool, length: Length) -> Ran {
+    fn one(&self, load: ThreadLoad, place: MemoryPlace, is_remote: bool, length: Length) -> Ran {
         run(load, Setting { place, threads: 1, is_remote, at_once_max: 1, length, seed: SEED })
     }
 
-    fn counted(&self, load: Load, place: Place, warm_up: u64, counted: u64) -> Ran {
+    fn counted(&self, load: ThreadLoad, place: MemoryPlace, warm_up: u64, counted: u64) -> Ran {
         let length = Length::Accesses { warm_up, counted };
         self.one(load, place, false, length)
     }
 
-    fn alone(&self, load: Load, place: Place, is_remote: bool) -> Ran {
+    fn alone(&self, load: ThreadLoad, place: MemoryPlace, is_remote: bool) -> Ran {
         let length = Length::Accesses { warm_up: 64, counted: self.scale.idle_accesses };
         self.one(load.alone(), place, is_remote, length)
     }
 
-    fn idle(&self) -> (Figure, Idle) {
-        let read = |order| Load::new(Kind::Read, order, 64);
-        let write = |kind| Load::new(kind, Order::Random, 64).fenced().cached();
-        let loads =
-            [read(Order::Sequential), read(Order::Random), write(Kind::Nt), write(Kind::Clwb)];
+    fn idle(&self) -> (GuideFigure, Idle) {
+        let read = |order| ThreadLoad::new(AccessKind::Read, order, 64);
+        let write = |kind| ThreadLoad::new(kind, Order::Random, 64).fenced().cached();
+        let loads = [
+            read(Order::Sequential),
+            read(Order::Random),
+            write(AccessKind::Nt),
+            write(AccessKind::Clwb),
+        ];
         let what = "0 read in order, 1 read at random, 2 ntstore, 3 store+clwb";
-        let mut figure = Figure::new("2", "idle latency", what, "ns");
+        let mut figure = GuideFigure::new("2", "idle latency", what, "ns");
         let mut idle = Idle::default();
         for (index, load) in loads.into_iter().enumerate() {
-            let dram = self.alone(load, Place::Dram, false);
+            let dram = self.alone(load, MemoryPlace::Dram, false);
             figure.add("DRAM", index as f64, dram.mean_ns());
-            let optane = self.alone(load, Place::Interleaved, false);
+            let optane = self.alone(load, MemoryPlace::Interleaved, false);
             figure.add("Optane", index as f64, optane.mean_ns());
             idle.variations[index] = optane.variation();
             if index == 0 {
@@ -292,18 +298,18 @@ impl Lab {
         (figure, idle)
     }
 
-    fn tails(&self) -> [Figure; 2] {
-        let mut figure = Figure::new("3", "writes of 64 B to a hot spot", "bytes", "ns");
+    fn tails(&self) -> [GuideFigure; 2] {
+        let mut figure = GuideFigure::new("3", "writes of 64 B to a hot spot", "bytes", "ns");
         let mut share =
-            Figure::new("3 outliers", "writes that take more than 10 us", "bytes", "percent");
+            GuideFigure::new("3 outliers", "writes that take more than 10 us", "bytes", "percent");
         for bytes in HOT_SPOTS {
-            let load = Load::new(Kind::Nt, Order::Circular, 64).fenced().within(bytes);
+            let load = ThreadLoad::new(AccessKind::Nt, Order::Circular, 64).fenced().within(bytes);
             let tail = |place| {
                 let mut took = self.counted(load, place, 0, self.scale.hot_writes).accesses;
                 took.sort_unstable();
                 took
             };
-            let (optane, dram) = (tail(Place::Single), tail(Place::Dram));
+            let (optane, dram) = (tail(MemoryPlace::Single), tail(MemoryPlace::Dram));
             let parts = [
                 ("median", 50_000),
                 ("p99.9", 99_900),
@@ -321,12 +327,12 @@ impl Lab {
         [figure, share]
     }
 
-    fn by_threads(&self) -> Figure {
+    fn by_threads(&self) -> GuideFigure {
         let title = "accesses of 256 B in order by threads";
-        let mut figure = Figure::new("4", title, "threads", "GB/s");
+        let mut figure = GuideFigure::new("4", title, "threads", "GB/s");
         for place in PLACES {
             for kind in KINDS {
-                let load = Load::new(kind, Order::Sequential, 256);
+                let load = ThreadLoad::new(kind, Order::Sequential, 256);
                 for threads in THREADS {
                     let rate = self.local(load, place, threads).gbytes_per_s();
                     figure.add(series(place, kind), threads as f64, rate);
@@ -338,14 +344,14 @@ impl Lab {
 
     /// With the numbers of threads that suit each memory best; the guide's figure has them in its
     /// heading, the text only those of interleaved DIMMs.
-    fn by_size(&self) -> Figure {
-        let mut figure = Figure::new("5", "random accesses by size", "bytes", "GB/s");
+    fn by_size(&self) -> GuideFigure {
+        let mut figure = GuideFigure::new("5", "random accesses by size", "bytes", "GB/s");
         for (place, threads) in
             [(PLACES[0], [24, 24, 24]), (PLACES[1], [4, 1, 2]), (PLACES[2], [16, 4, 12])]
         {
             for (kind, threads) in KINDS.into_iter().zip(threads) {
                 for bytes in SIZES {
-                    let load = Load::new(kind, Order::Random, bytes);
+                    let load = ThreadLoad::new(kind, Order::Random, bytes);
                     let rate = self.local(load, place, threads).gbytes_per_s();
                     figure.add(series(place, kind), bytes as f64, rate);
                 }
@@ -354,18 +360,22 @@ impl Lab {
         figure
     }
 
-    fn write_ratio(&self) -> [Figure; 2] {
+    fn write_ratio(&self) -> [GuideFigure; 2] {
         let title = "one DIMM, effective write ratio by access size";
-        let mut ratio = Figure::new("8 EWR", title, "bytes", "EWR");
-        let mut rate = Figure::new("8 bandwidth", "the same runs", "bytes", "GB/s");
-        for kind in [Kind::Nt, Kind::Clwb, Kind::Store] {
+        let mut ratio = GuideFigure::new("8 EWR", title, "bytes", "EWR");
+        let mut rate = GuideFigure::new("8 bandwidth", "the same runs", "bytes", "GB/s");
+        for kind in [AccessKind::Nt, AccessKind::Clwb, AccessKind::Store] {
             for (order, threads, what) in [
                 (Order::Random, 1, "random, 1 thread"),
                 (Order::Sequential, 1, "in order, 1 thread"),
                 (Order::Sequential, 8, "in order, 8 threads"),
             ] {
                 for bytes in [64, 256, 4 * KIB] {
-                    let ran = self.local(Load::new(kind, order, bytes), Place::Single, threads);
+                    let ran = self.local(
+                        ThreadLoad::new(kind, order, bytes),
+                        MemoryPlace::Single,
+                        threads,
+                    );
                     let series = format!("{}, {what}", kind.name());
                     ratio.add(&*series, bytes as f64, ewr(&ran));
                     rate.add(series, bytes as f64, ran.gbytes_per_s());
@@ -375,73 +385,73 @@ impl Lab {
         [ratio, rate]
     }
 
-    fn probe(&self) -> Figure {
+    fn probe(&self) -> GuideFigure {
         let title = "halves of units written one after the other, one DIMM";
-        let mut figure = Figure::new("9", title, "units", "EWR");
+        let mut figure = GuideFigure::new("9", title, "units", "EWR");
         for (series, read) in [("ntstore", 0), ("ntstore, 64 units read between", 64)] {
             for units in UNITS {
-                let load = Load::new(Kind::Nt, Order::Halves { units, read }, 128);
+                let load = ThreadLoad::new(AccessKind::Nt, Order::Halves { units, read }, 128);
                 let round = 2 * (units + read);
                 // Whole rounds.
                 let rounds = (self.scale.probe_accesses / round).max(4);
-                let ran = self.counted(load, Place::Single, rounds * round, rounds * round);
+                let ran = self.counted(load, MemoryPlace::Single, rounds * round, rounds * round);
                 figure.add(series, units as f64, ewr(&ran));
             }
         }
         figure
     }
 
-    fn instructions(&self) -> [Figure; 3] {
+    fn instructions(&self) -> [GuideFigure; 3] {
         let title = "six threads write in order, a fence after each access";
-        let mut rate = Figure::new("12 bandwidth", title, "bytes", "GB/s");
-        let mut ratio = Figure::new("12 EWR", "the same runs", "bytes", "EWR");
+        let mut rate = GuideFigure::new("12 bandwidth", title, "bytes", "GB/s");
+        let mut ratio = GuideFigure::new("12 EWR", "the same runs", "bytes", "EWR");
         let title = "one thread, lines in its cache";
-        let mut latency = Figure::new("12 latency", title, "bytes", "ns");
+        let mut latency = GuideFigure::new("12 latency", title, "bytes", "ns");
         for bytes in SHORT_SIZES {
-            for kind in [Kind::Nt, Kind::Clwb, Kind::Store] {
-                let load = Load::new(kind, Order::Sequential, bytes).fenced();
-                let ran = self.local(load, Place::Interleaved, 6);
+            for kind in [AccessKind::Nt, AccessKind::Clwb, AccessKind::Store] {
+                let load = ThreadLoad::new(kind, Order::Sequential, bytes).fenced();
+                let ran = self.local(load, MemoryPlace::Interleaved, 6);
                 rate.add(kind.name(), bytes as f64, ran.gbytes_per_s());
                 ratio.add(kind.name(), bytes as f64, ewr(&ran));
             }
-            for kind in [Kind::Nt, Kind::Clwb] {
-                let load = Load::new(kind, Order::Random, bytes).fenced().cached();
-                let ran = self.alone(load, Place::Interleaved, false);
+            for kind in [AccessKind::Nt, AccessKind::Clwb] {
+                let load = ThreadLoad::new(kind, Order::Random, bytes).fenced().cached();
+                let ran = self.alone(load, MemoryPlace::Interleaved, false);
                 latency.add(kind.name(), bytes as f64, ran.mean_ns());
             }
         }
         [rate, ratio, latency]
     }
 
-    fn fences(&self) -> Figure {
+    fn fences(&self) -> GuideFigure {
         let title = "one thread writes one DIMM in order, a fence after so many bytes";
-        let mut figure = Figure::new("13", title, "bytes", "GB/s");
-        for kind in [Kind::Nt, Kind::Clwb, Kind::StoreThenClwb] {
+        let mut figure = GuideFigure::new("13", title, "bytes", "GB/s");
+        for kind in [AccessKind::Nt, AccessKind::Clwb, AccessKind::StoreThenClwb] {
             for bytes in INTERVALS {
                 let is_long = bytes > MIB;
-                if is_long && kind != Kind::StoreThenClwb {
+                if is_long && kind != AccessKind::StoreThenClwb {
                     continue;
                 }
-                let load = Load::new(kind, Order::Sequential, bytes).fenced();
+                let load = ThreadLoad::new(kind, Order::Sequential, bytes).fenced();
                 let counted = (256 * KIB / bytes).max(1);
                 let warm_up = if is_long { 0 } else { counted };
-                let ran = self.counted(load, Place::Single, warm_up, counted);
+                let ran = self.counted(load, MemoryPlace::Single, warm_up, counted);
                 figure.add(kind.name(), bytes as f64, ran.gbytes_per_s());
             }
         }
         figure
     }
 
-    fn spread(&self) -> [Figure; 2] {
+    fn spread(&self) -> [GuideFigure; 2] {
         let title = "pieces of 4 KiB, each thread on so many of six DIMMs";
-        let mut rate = Figure::new("15 bandwidth", title, "DIMMs", "GB/s");
-        let mut ratio = Figure::new("15 EWR", "the same runs", "DIMMs", "EWR");
-        for (kind, threads) in [(Kind::Read, 24), (Kind::Nt, 6)] {
+        let mut rate = GuideFigure::new("15 bandwidth", title, "DIMMs", "GB/s");
+        let mut ratio = GuideFigure::new("15 EWR", "the same runs", "DIMMs", "EWR");
+        for (kind, threads) in [(AccessKind::Read, 24), (AccessKind::Nt, 6)] {
             for each in 1..=6 {
-                let load = Load::new(kind, Order::OnDimms { each, of: 6 }, 4 * KIB);
-                let ran = self.local(load, Place::Interleaved, threads);
+                let load = ThreadLoad::new(kind, Order::OnDimms { each, of: 6 }, 4 * KIB);
+                let ran = self.local(load, MemoryPlace::Interleaved, threads);
                 rate.add(kind.name(), each as f64, ran.gbytes_per_s());
-                if kind == Kind::Nt {
+                if kind == AccessKind::Nt {
                     ratio.add(kind.name(), each as f64, ewr(&ran));
                 }
             }
@@ -449,38 +459,39 @@ impl Lab {
         [rate, ratio]
     }
 
-    fn numa(&self) -> (Figure, Numa) {
+    fn numa(&self) -> (GuideFigure, Numa) {
         let mut figure =
-            Figure::new("17", "ntstores and reads in order by mix", "percent read", "GB/s");
+            GuideFigure::new("17", "ntstores and reads in order by mix", "percent read", "GB/s");
         let mut numa = Numa::default();
         for threads in NUMA_THREADS {
             for percent in MIXES {
-                let load = Load::new(Kind::Nt, Order::Sequential, 256).mixed(percent);
+                let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256).mixed(percent);
                 let of =
                     |place, is_remote| self.timed(load, place, threads, is_remote).gbytes_per_s();
                 let both = |place| [of(place, false), of(place, true)];
-                let [local, remote] = both(Place::Interleaved);
+                let [local, remote] = both(MemoryPlace::Interleaved);
                 numa.worst_optane = numa.worst_optane.max(local / remote);
                 let s = if threads == 1 { "" } else { "s" };
                 figure.add(format!("local, {threads} thread{s}"), percent as f64, local);
                 figure.add(format!("remote, {threads} thread{s}"), percent as f64, remote);
-                let [local, remote] = both(Place::Dram);
+                let [local, remote] = both(MemoryPlace::Dram);
                 numa.worst_dram = numa.worst_dram.max(local / remote);
             }
         }
-        let load = Load::new(Kind::Read, Order::Sequential, 64);
-        let idle = |is_remote| self.alone(load, Place::Interleaved, is_remote).mean_ns();
+        let load = ThreadLoad::new(AccessKind::Read, Order::Sequential, 64);
+        let idle = |is_remote| self.alone(load, MemoryPlace::Interleaved, is_remote).mean_ns();
         numa.read_in_order = idle(true) / idle(false);
         let rate = |kind, threads, is_remote| {
-            let load = Load::new(kind, Order::Sequential, 256);
-            self.timed(load, Place::Interleaved, threads, is_remote).gbytes_per_s()
+            let load = ThreadLoad::new(kind, Order::Sequential, 256);
+            self.timed(load, MemoryPlace::Interleaved, threads, is_remote).gbytes_per_s()
         };
-        numa.read_percent = 100.0 * rate(Kind::Read, 10, true) / rate(Kind::Read, 16, false);
-        numa.write_percent = 100.0 * rate(Kind::Nt, 4, true) / rate(Kind::Nt, 4, false);
+        numa.read_percent =
+            100.0 * rate(AccessKind::Read, 10, true) / rate(AccessKind::Read, 16, false);
+        numa.write_percent = 100.0 * rate(AccessKind::Nt, 4, true) / rate(AccessKind::Nt, 4, false);
         (figure, numa)
     }
 }
 
-pub fn series(place: Place, kind: Kind) -> String {
+pub fn series(place: MemoryPlace, kind: AccessKind) -> String {
     format!("{}, {}", place.name(), kind.name())
 }

@@ -1,9 +1,11 @@
 //! What came out against what the guide says, claim by claim, as `optane/claims.toml` asks.
 
-use super::claims::{Claims, Judged};
-use super::figures::{Figure, Figures, KIB, KINDS, MIB, MIXES, SHORT_SIZES, SIZES, UNITS, series};
-use super::load::Kind;
-use super::memory::Place;
+use super::claims::{GuideClaims, Judged};
+use super::figures::{
+    Figures, GuideFigure, KIB, KINDS, MIB, MIXES, SHORT_SIZES, SIZES, UNITS, series,
+};
+use super::load::AccessKind;
+use super::memory::MemoryPlace;
 
 /// What a number may differ from the guide's, in parts of it.
 const OFF_MAX: f64 = 0.1;
@@ -11,13 +13,12 @@ const OFF_MAX: f64 = 0.1;
 const FALL: f64 = 0.95;
 
 struct Judge<'a> {
-    claims: &'a Claims,
+    claims: &'a GuideClaims,
     figures: &'a Figures,
     judged: Vec<Judged>,
 }
 
-/// Judges all claims.
-pub fn judge(claims: &Claims, figures: &Figures) -> Vec<Judged> {
+pub fn judge(claims: &GuideClaims, figures: &Figures) -> Vec<Judged> {
     let mut judge = Judge { claims, figures, judged: Vec::new() };
     judge.latency();
     judge.tails();
@@ -68,18 +69,20 @@ fn crossover(is_better: &dyn Fn(u64) -> bool) -> Option<u64> {
 
 /// From which size on ntstore has more bandwidth than store and clwb.
 pub fn bandwidth_crossover(figures: &Figures) -> Option<u64> {
-    let rate = |kind: Kind, bytes: u64| figures.get("12 bandwidth").at(kind.name(), bytes as f64);
-    crossover(&|bytes| rate(Kind::Nt, bytes) > rate(Kind::Clwb, bytes))
+    let rate =
+        |kind: AccessKind, bytes: u64| figures.get("12 bandwidth").at(kind.name(), bytes as f64);
+    crossover(&|bytes| rate(AccessKind::Nt, bytes) > rate(AccessKind::Clwb, bytes))
 }
 
 /// From which size on it takes less time.
 pub fn latency_crossover(figures: &Figures) -> Option<u64> {
-    let took = |kind: Kind, bytes: u64| figures.get("12 latency").at(kind.name(), bytes as f64);
-    crossover(&|bytes| took(Kind::Nt, bytes) < took(Kind::Clwb, bytes))
+    let took =
+        |kind: AccessKind, bytes: u64| figures.get("12 latency").at(kind.name(), bytes as f64);
+    crossover(&|bytes| took(AccessKind::Nt, bytes) < took(AccessKind::Clwb, bytes))
 }
 
 impl Judge<'_> {
-    fn figure(&self, key: &str) -> &Figure {
+    fn figure(&self, key: &str) -> &GuideFigure {
         self.figures.get(key)
     }
 
@@ -127,7 +130,7 @@ impl Judge<'_> {
         let four = self.figure("4").clone();
         let (mut holds, mut said, mut last) = (true, Vec::new(), 0.0);
         for kind in KINDS {
-            let series = series(Place::Single, kind);
+            let series = series(MemoryPlace::Single, kind);
             let (peak, many) = (four.peak(&series), four.at(&series, 24.0));
             holds &= peak.0 <= 4.0 && many < 0.9 * peak.1;
             last = peak.0;
@@ -135,18 +138,20 @@ impl Judge<'_> {
         }
         self.push("figure_4_ni_peak", last, holds, joined(said));
         let least = |place, kind| least_of_before(four.curve(&series(place, kind)));
-        let (read, nt) =
-            (least(Place::Interleaved, Kind::Read), least(Place::Interleaved, Kind::Nt));
+        let (read, nt) = (
+            least(MemoryPlace::Interleaved, AccessKind::Read),
+            least(MemoryPlace::Interleaved, AccessKind::Nt),
+        );
         let said = format!("least part of a smaller number's: read {read:.2}, ntstore {nt:.2}");
         self.push("figure_4_interleaved_reads", read, read >= FALL && nt < FALL, said);
-        let clwb = series(Place::Interleaved, Kind::Clwb);
+        let clwb = series(MemoryPlace::Interleaved, AccessKind::Clwb);
         let (peak, at) = (four.peak(&clwb), |threads| four.at(&clwb, threads));
         let [twelve, many] = [at(12.0) / peak.1, at(24.0) / peak.1];
         let kept = four.curve(&clwb).iter().rev().find(|point| point.1 >= FALL * peak.1);
         let kept = kept.map_or(0.0, |point| point.0);
         let said = format!("{twelve:.2} of the peak at 12, {many:.2} at 24");
         self.push("figure_4_interleaved_clwb", kept, twelve >= FALL && many < FALL, said);
-        let dram = KINDS.map(|kind| least(Place::Dram, kind));
+        let dram = KINDS.map(|kind| least(MemoryPlace::Dram, kind));
         let worst = dram.into_iter().fold(1.0, f64::min);
         let said = joined(dram.iter().map(|least| format!("{least:.2}")));
         self.push("figure_4_dram_scales", worst, worst >= FALL, said);
@@ -155,28 +160,31 @@ impl Judge<'_> {
     fn sizes(&mut self) {
         let five = self.figure("5").clone();
         let peak = |place, kind| five.peak(&series(place, kind)).1;
-        for (name, kind) in [("figure_5_read_gain", Kind::Read), ("figure_5_write_gain", Kind::Nt)]
+        for (name, kind) in
+            [("figure_5_read_gain", AccessKind::Read), ("figure_5_write_gain", AccessKind::Nt)]
         {
-            let [six, one] = [Place::Interleaved, Place::Single].map(|place| peak(place, kind));
+            let [six, one] =
+                [MemoryPlace::Interleaved, MemoryPlace::Single].map(|place| peak(place, kind));
             self.near(name, six / one, format!("{six:.2} over {one:.2} GB/s"));
         }
         let at = |place, kind, bytes: u64| five.at(&series(place, kind), bytes as f64);
         let bends = |kind| {
-            let step =
-                |from: u64| at(Place::Single, kind, 2 * from) / at(Place::Single, kind, from);
+            let step = |from: u64| {
+                at(MemoryPlace::Single, kind, 2 * from) / at(MemoryPlace::Single, kind, from)
+            };
             (step(64) >= 1.5 && step(128) >= 1.5 && step(256) <= 1.2, [64, 128, 256].map(step))
         };
-        let [reads, writes] = [bends(Kind::Read), bends(Kind::Nt)];
+        let [reads, writes] = [bends(AccessKind::Read), bends(AccessKind::Nt)];
         let said = format!("times by doubling from 64 B: {:.2?} and {:.2?}", reads.1, writes.1);
         self.push("figure_5_small_accesses", 256.0, reads.0 && writes.0, said);
-        let nt = |bytes| at(Place::Interleaved, Kind::Nt, bytes);
+        let nt = |bytes| at(MemoryPlace::Interleaved, AccessKind::Nt, bytes);
         let from_unit = SIZES.into_iter().filter(|&bytes| bytes >= 256);
         let lowest = from_unit.min_by(|a, b| nt(*a).total_cmp(&nt(*b))).unwrap_or(0);
-        let read = |bytes| at(Place::Interleaved, Kind::Read, bytes);
+        let read = |bytes| at(MemoryPlace::Interleaved, AccessKind::Read, bytes);
         let holds = lowest == 4 * KIB && read(4 * KIB) < read(256);
         let said = format!(
             "ntstore {}; read {:.1} at 256 B, {:.1} at 4 KiB",
-            points(five.curve(&series(Place::Interleaved, Kind::Nt))),
+            points(five.curve(&series(MemoryPlace::Interleaved, AccessKind::Nt))),
             read(256),
             read(4 * KIB)
         );
@@ -185,9 +193,9 @@ impl Judge<'_> {
         let holds = b > a && b > c && d > c && d > e;
         let said = format!("16, 24, 32, 48, 64 KiB: {a:.2}, {b:.2}, {c:.2}, {d:.2}, {e:.2}");
         self.push("figure_5_stripes", b, holds, said);
-        let least = [Kind::Read, Kind::Nt].map(|kind| {
-            let curve = five.curve(&series(Place::Dram, kind));
-            curve.iter().map(|point| point.1 / peak(Place::Dram, kind)).fold(1.0, f64::min)
+        let least = [AccessKind::Read, AccessKind::Nt].map(|kind| {
+            let curve = five.curve(&series(MemoryPlace::Dram, kind));
+            curve.iter().map(|point| point.1 / peak(MemoryPlace::Dram, kind)).fold(1.0, f64::min)
         });
         let worst = least[0].min(least[1]);
         let said = format!("least of the peak: {:.2} and {:.2}", least[0], least[1]);
@@ -196,7 +204,7 @@ impl Judge<'_> {
 
     fn write_ratio(&mut self) {
         let (ratio, rate) = (self.figure("8 EWR").clone(), self.figure("8 bandwidth").clone());
-        let nt = |what: &str| format!("{}, {what}", Kind::Nt.name());
+        let nt = |what: &str| format!("{}, {what}", AccessKind::Nt.name());
         let random = nt("random, 1 thread");
         let rates = |series: &str| format!("GB/s by bytes: {}", points(rate.curve(series)));
         self.near("figure_8_ewr_64", ratio.at(&random, 64.0), rates(&random));
@@ -236,10 +244,13 @@ impl Judge<'_> {
         let rate = self.figure("12 bandwidth").clone();
         let latency = self.figure("12 latency").clone();
         let ratio = self.figure("12 EWR").clone();
-        let at = |figure: &Figure, kind: Kind, bytes: u64| figure.at(kind.name(), bytes as f64);
-        let said = |figure: &Figure| {
-            let of = |kind: Kind| format!("{} {}", kind.name(), points(figure.curve(kind.name())));
-            format!("{}; {}", of(Kind::Nt), of(Kind::Clwb))
+        let at = |figure: &GuideFigure, kind: AccessKind, bytes: u64| {
+            figure.at(kind.name(), bytes as f64)
+        };
+        let said = |figure: &GuideFigure| {
+            let of =
+                |kind: AccessKind| format!("{} {}", kind.name(), points(figure.curve(kind.name())));
+            format!("{}; {}", of(AccessKind::Nt), of(AccessKind::Clwb))
         };
         let found = bandwidth_crossover(self.figures);
         let holds = matches!(found, Some(256 | 512));
@@ -251,12 +262,12 @@ impl Judge<'_> {
         let gains = SHORT_SIZES
             .into_iter()
             .filter(|&bytes| bytes >= 128)
-            .map(|bytes| at(&rate, Kind::Clwb, bytes) / at(&rate, Kind::Store, bytes));
+            .map(|bytes| at(&rate, AccessKind::Clwb, bytes) / at(&rate, AccessKind::Store, bytes));
         let least = gains.fold(f64::INFINITY, f64::min);
-        let text = points(rate.curve(Kind::Store.name()));
+        let text = points(rate.curve(AccessKind::Store.name()));
         self.push("figure_12_flush_helps", least, least > 1.0, format!("store {text}"));
         for (name, kind) in
-            [("figure_12_ewr_store", Kind::Store), ("figure_12_ewr_clwb", Kind::Clwb)]
+            [("figure_12_ewr_store", AccessKind::Store), ("figure_12_ewr_clwb", AccessKind::Clwb)]
         {
             self.near(name, at(&ratio, kind, 256), points(ratio.curve(kind.name())));
         }
@@ -265,8 +276,8 @@ impl Judge<'_> {
     fn fences(&mut self) {
         let figure = self.figure("13").clone();
         for (name, kind, high, low) in [
-            ("figure_13_peak", Kind::Clwb, 256, 64),
-            ("figure_13_late_flush", Kind::StoreThenClwb, MIB, 64 * MIB),
+            ("figure_13_peak", AccessKind::Clwb, 256, 64),
+            ("figure_13_late_flush", AccessKind::StoreThenClwb, MIB, 64 * MIB),
         ] {
             let peak = figure.peak(kind.name()).1;
             let [high, low] = [high, low].map(|x| figure.at(kind.name(), x as f64) / peak);
@@ -278,13 +289,13 @@ impl Judge<'_> {
     fn spread(&mut self) {
         let (rate, ratio) = (self.figure("15 bandwidth").clone(), self.figure("15 EWR").clone());
         for (name, kind) in
-            [("figure_15_reads_fall", Kind::Read), ("figure_15_writes_fall", Kind::Nt)]
+            [("figure_15_reads_fall", AccessKind::Read), ("figure_15_writes_fall", AccessKind::Nt)]
         {
             let [one, six] = [1.0, 6.0].map(|each| rate.at(kind.name(), each));
             let said = points(rate.curve(kind.name()));
             self.push(name, six / one, six < one, said);
         }
-        let ratios = ratio.curve(Kind::Nt.name());
+        let ratios = ratio.curve(AccessKind::Nt.name());
         let least = ratios.iter().map(|point| point.1).fold(f64::INFINITY, f64::min);
         let said = points(ratios);
         self.near("figure_15_ewr", least, said);

@@ -1,4 +1,4 @@
-//! What threads do: accesses of some size and order, each a sequence of [`Op`]s.
+//! What threads do: accesses of some size and order, each a sequence of [`ThreadOp`]s.
 
 use rackpool_sim::rng::{Purpose, Rng};
 
@@ -9,9 +9,8 @@ const UNIT_BYTES: u64 = 256;
 
 /// Which instructions an access is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AccessKind {
     Read,
-    /// Stores past the caches.
     Nt,
     /// Each line is stored, and written back at once.
     Clwb,
@@ -21,14 +20,14 @@ pub enum Kind {
     StoreThenClwb,
 }
 
-impl Kind {
+impl AccessKind {
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Read => "read",
-            Kind::Nt => "ntstore",
-            Kind::Clwb => "store+clwb",
-            Kind::Store => "store",
-            Kind::StoreThenClwb => "stores, then clwb",
+            AccessKind::Read => "read",
+            AccessKind::Nt => "ntstore",
+            AccessKind::Clwb => "store+clwb",
+            AccessKind::Store => "store",
+            AccessKind::StoreThenClwb => "stores, then clwb",
         }
     }
 }
@@ -54,13 +53,11 @@ pub enum Order {
     },
 }
 
-/// What each thread does.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
-    pub kind: Kind,
+pub struct ThreadLoad {
+    pub kind: AccessKind,
     pub order: Order,
     pub access_bytes: u64,
-    /// Of each thread.
     pub region_bytes: u64,
     /// Reads among the accesses, the others being of `kind`.
     pub read_percent: u64,
@@ -72,10 +69,10 @@ pub struct Load {
     pub alone: bool,
 }
 
-impl Load {
-    /// Unfenced accesses of [`Kind`], without reads in between.
-    pub const fn new(kind: Kind, order: Order, access_bytes: u64) -> Load {
-        Load {
+impl ThreadLoad {
+    /// Unfenced accesses of [`AccessKind`], without reads in between.
+    pub const fn new(kind: AccessKind, order: Order, access_bytes: u64) -> ThreadLoad {
+        ThreadLoad {
             kind,
             order,
             access_bytes,
@@ -87,30 +84,29 @@ impl Load {
         }
     }
 
-    pub const fn fenced(self) -> Load {
-        Load { fenced: true, ..self }
+    pub const fn fenced(self) -> ThreadLoad {
+        ThreadLoad { fenced: true, ..self }
     }
 
-    pub const fn cached(self) -> Load {
-        Load { cached: true, ..self }
+    pub const fn cached(self) -> ThreadLoad {
+        ThreadLoad { cached: true, ..self }
     }
 
-    pub const fn alone(self) -> Load {
-        Load { alone: true, ..self }
+    pub const fn alone(self) -> ThreadLoad {
+        ThreadLoad { alone: true, ..self }
     }
 
-    pub const fn within(self, region_bytes: u64) -> Load {
-        Load { region_bytes, ..self }
+    pub const fn within(self, region_bytes: u64) -> ThreadLoad {
+        ThreadLoad { region_bytes, ..self }
     }
 
-    pub const fn mixed(self, read_percent: u64) -> Load {
-        Load { read_percent, ..self }
+    pub const fn mixed(self, read_percent: u64) -> ThreadLoad {
+        ThreadLoad { read_percent, ..self }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// An access begins.
+pub enum ThreadOp {
     Begin,
     Read(u64),
     Nt(u64),
@@ -119,7 +115,6 @@ pub enum Op {
     /// Writes a line back if the cache still has it.
     Flush(u64),
     Fence,
-    /// An access is over.
     End,
 }
 
@@ -135,13 +130,12 @@ enum Phase {
 /// The operations of one thread, without end.
 #[derive(Clone, Debug)]
 pub struct Program {
-    load: Load,
+    load: ThreadLoad,
     thread: u64,
     rng: Rng,
-    /// Accesses that were begun.
     count: u64,
     at: u64,
-    kind: Kind,
+    kind: AccessKind,
     addr: u64,
     lines: u64,
     line: u64,
@@ -149,7 +143,7 @@ pub struct Program {
 }
 
 impl Program {
-    pub fn new(load: Load, thread: u64, seed: u64) -> Program {
+    pub fn new(load: ThreadLoad, thread: u64, seed: u64) -> Program {
         let mut rng = Rng::new(seed, Purpose::Workload, thread);
         let accesses = load.region_bytes / load.access_bytes;
         // Threads do not begin at the same place of their regions.
@@ -161,7 +155,7 @@ impl Program {
         Program { load, thread, rng, count: 0, at, kind, addr: 0, lines: 0, line: 0, phase }
     }
 
-    pub fn load(&self) -> &Load {
+    pub fn load(&self) -> &ThreadLoad {
         &self.load
     }
 
@@ -170,54 +164,53 @@ impl Program {
         !matches!(self.load.order, Order::Random | Order::OnDimms { .. })
     }
 
-    pub fn next_op(&mut self) -> Op {
+    pub fn next_op(&mut self) -> ThreadOp {
         loop {
             match self.phase {
                 Phase::Begin => {
                     self.choose();
                     (self.line, self.phase) = (0, Phase::Lines);
-                    return Op::Begin;
+                    return ThreadOp::Begin;
                 }
                 Phase::Lines if self.line < self.lines => {
                     let addr = self.addr + self.line * LINE_BYTES;
                     self.line += 1;
                     return match self.kind {
-                        Kind::Read => Op::Read(addr),
-                        Kind::Nt => Op::Nt(addr),
-                        Kind::Clwb => Op::Clwb(addr),
-                        Kind::Store | Kind::StoreThenClwb => Op::Store(addr),
+                        AccessKind::Read => ThreadOp::Read(addr),
+                        AccessKind::Nt => ThreadOp::Nt(addr),
+                        AccessKind::Clwb => ThreadOp::Clwb(addr),
+                        AccessKind::Store | AccessKind::StoreThenClwb => ThreadOp::Store(addr),
                     };
                 }
-                Phase::Lines if self.kind == Kind::StoreThenClwb => {
+                Phase::Lines if self.kind == AccessKind::StoreThenClwb => {
                     (self.line, self.phase) = (0, Phase::Flushes);
                 }
                 Phase::Lines => self.phase = Phase::Fence,
                 Phase::Flushes if self.line < self.lines => {
                     let addr = self.addr + self.line * LINE_BYTES;
                     self.line += 1;
-                    return Op::Flush(addr);
+                    return ThreadOp::Flush(addr);
                 }
                 Phase::Flushes => self.phase = Phase::Fence,
                 Phase::Fence => {
                     self.phase = Phase::End;
-                    if self.load.fenced && self.kind != Kind::Read {
-                        return Op::Fence;
+                    if self.load.fenced && self.kind != AccessKind::Read {
+                        return ThreadOp::Fence;
                     }
                 }
                 Phase::End => {
                     self.phase = Phase::Begin;
-                    return Op::End;
+                    return ThreadOp::End;
                 }
             }
         }
     }
 
-    /// The next access.
     fn choose(&mut self) {
-        let Load { kind, order, access_bytes, region_bytes, read_percent, .. } = self.load;
+        let ThreadLoad { kind, order, access_bytes, region_bytes, read_percent, .. } = self.load;
         let base = self.thread * region_bytes;
         let is_read = read_percent > 0 && self.rng.below(100) < read_percent;
-        self.kind = if is_read { Kind::Read } else { kind };
+        self.kind = if is_read { AccessKind::Read } else { kind };
         self.lines = access_bytes / LINE_BYTES;
         self.addr = match order {
             Order::Sequential | Order::Circular => {
@@ -245,7 +238,7 @@ impl Program {
             self.lines = UNIT_BYTES / 2 / LINE_BYTES;
             return step * UNIT_BYTES + half * UNIT_BYTES / 2;
         }
-        (self.kind, self.lines) = (Kind::Read, 1);
+        (self.kind, self.lines) = (AccessKind::Read, 1);
         // Others, far from those that are written.
         (1 << 30) + (step - units) * UNIT_BYTES
     }
@@ -255,14 +248,14 @@ impl Program {
 mod tests {
     use super::*;
 
-    fn accesses(load: Load, count: usize) -> Vec<Vec<Op>> {
+    fn accesses(load: ThreadLoad, count: usize) -> Vec<Vec<ThreadOp>> {
         let mut program = Program::new(load, 0, 1);
         let mut one = || {
             let mut ops = Vec::new();
             loop {
                 let op = program.next_op();
                 ops.push(op);
-                if op == Op::End {
+                if op == ThreadOp::End {
                     return ops;
                 }
             }
@@ -272,35 +265,44 @@ mod tests {
 
     #[test]
     fn an_access_is_its_lines_and_a_fence() {
-        let load = Load::new(Kind::Nt, Order::Circular, 128).fenced().within(256);
+        let load = ThreadLoad::new(AccessKind::Nt, Order::Circular, 128).fenced().within(256);
         let ops = accesses(load, 3);
-        assert_eq!(ops[0], [Op::Begin, Op::Nt(0), Op::Nt(64), Op::Fence, Op::End]);
-        assert_eq!(ops[1], [Op::Begin, Op::Nt(128), Op::Nt(192), Op::Fence, Op::End]);
+        assert_eq!(
+            ops[0],
+            [ThreadOp::Begin, ThreadOp::Nt(0), ThreadOp::Nt(64), ThreadOp::Fence, ThreadOp::End]
+        );
+        assert_eq!(
+            ops[1],
+            [ThreadOp::Begin, ThreadOp::Nt(128), ThreadOp::Nt(192), ThreadOp::Fence, ThreadOp::End]
+        );
         assert_eq!(ops[2], ops[0]);
-        let late = Load::new(Kind::StoreThenClwb, Order::Circular, 64).within(64);
-        assert_eq!(accesses(late, 1)[0], [Op::Begin, Op::Store(0), Op::Flush(0), Op::End]);
-        let reads = Load::new(Kind::Read, Order::Circular, 64).fenced().within(64);
-        assert_eq!(accesses(reads, 1)[0], [Op::Begin, Op::Read(0), Op::End]);
+        let late = ThreadLoad::new(AccessKind::StoreThenClwb, Order::Circular, 64).within(64);
+        assert_eq!(
+            accesses(late, 1)[0],
+            [ThreadOp::Begin, ThreadOp::Store(0), ThreadOp::Flush(0), ThreadOp::End]
+        );
+        let reads = ThreadLoad::new(AccessKind::Read, Order::Circular, 64).fenced().within(64);
+        assert_eq!(accesses(reads, 1)[0], [ThreadOp::Begin, ThreadOp::Read(0), ThreadOp::End]);
     }
 
     #[test]
     fn the_probe_writes_first_halves_reads_others_and_writes_second_halves() {
-        let load = Load::new(Kind::Nt, Order::Halves { units: 2, read: 1 }, 128);
+        let load = ThreadLoad::new(AccessKind::Nt, Order::Halves { units: 2, read: 1 }, 128);
         let ops = accesses(load, 6);
         let first = |index: usize| ops[index][1];
-        assert_eq!([first(0), first(1)], [Op::Nt(0), Op::Nt(256)]);
-        assert_eq!(first(2), Op::Read(1 << 30));
-        assert_eq!([first(3), first(4)], [Op::Nt(128), Op::Nt(384)]);
+        assert_eq!([first(0), first(1)], [ThreadOp::Nt(0), ThreadOp::Nt(256)]);
+        assert_eq!(first(2), ThreadOp::Read(1 << 30));
+        assert_eq!([first(3), first(4)], [ThreadOp::Nt(128), ThreadOp::Nt(384)]);
         assert_eq!((ops[0].len(), ops[2].len()), (4, 3));
     }
 
     #[test]
     fn threads_keep_to_their_dimms() {
-        let load = Load::new(Kind::Read, Order::OnDimms { each: 1, of: 6 }, 4096);
+        let load = ThreadLoad::new(AccessKind::Read, Order::OnDimms { each: 1, of: 6 }, 4096);
         for thread in 0..6 {
             let mut program = Program::new(load, thread, 7);
             for _ in 0..1000 {
-                if let Op::Read(addr) = program.next_op() {
+                if let ThreadOp::Read(addr) = program.next_op() {
                     assert_eq!(addr / INTERLEAVE_BYTES % 6, thread);
                 }
             }

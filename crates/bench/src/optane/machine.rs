@@ -1,7 +1,7 @@
 //! A socket of the guide's machine in virtual time: threads, the controllers' queues, the link to
 //! the other socket, and memory.
 //!
-//! In: what each thread does ([`Load`]), where, how long. Out: bandwidth, what the DIMMs counted,
+//! In: what each thread does ([`ThreadLoad`]), where, how long. Out: bandwidth, what the DIMMs counted,
 //! and how long accesses took ([`Ran`]).
 //!
 //! ```text
@@ -22,10 +22,10 @@ use super::costs::{
     CACHED_GAP, CLWB_DURABLE, CLWB_GAP, LINK_GAP, NT_AFTER_FENCE, NT_DURABLE, NT_GAP, PAUSE,
     READ_GAP, READS_MAX, REMOTE_CLWB, REMOTE_NT, REMOTE_READ, WRITES_MAX,
 };
-use super::load::{Kind, LINE_BYTES, Load, Op, Program};
-use super::memory::{CACHE_BYTES, Cache, Device, Place};
+use super::load::{AccessKind, LINE_BYTES, Program, ThreadLoad, ThreadOp};
+use super::memory::{CACHE_BYTES, Cache, Device, MemoryPlace};
 use rackpool_rack::model::memory::{Done, Medium};
-use rackpool_rack::pmem::Counts;
+use rackpool_rack::pmem::DimmCounts;
 use rackpool_rack::pmem::config::UNCORE;
 use rackpool_sim::time::Ps;
 use std::cmp::Reverse;
@@ -40,10 +40,9 @@ pub enum Length {
     Accesses { warm_up: u64, counted: u64 },
 }
 
-/// A run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    pub place: Place,
+    pub place: MemoryPlace,
     pub threads: usize,
     /// The threads are on the other socket.
     pub is_remote: bool,
@@ -53,13 +52,12 @@ pub struct Setting {
     pub seed: u64,
 }
 
-/// What came out.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
     pub took: Ps,
     pub read_bytes: u64,
     pub written_bytes: u64,
-    pub counts: Counts,
+    pub counts: DimmCounts,
     /// How long each access took, in the order of their ends.
     pub accesses: Vec<Ps>,
 }
@@ -75,7 +73,6 @@ impl Ran {
         sum / self.accesses.len() as f64
     }
 
-    /// Standard deviation over mean.
     pub fn variation(&self) -> f64 {
         let mean = self.mean_ns();
         let square = |took: &Ps| (took.as_ns_f64() - mean).powi(2);
@@ -112,36 +109,35 @@ impl What {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Request {
+struct LineRequest {
     thread: usize,
     what: What,
     addr: u64,
-    /// Of a thread's writes.
     number: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum MachineEvent {
     /// A channel wants to be called.
     Channel(usize),
     /// A request has come to the channels, or to the link.
-    Enters(Request),
+    Enters(LineRequest),
     /// The link can go on.
     Link,
     /// A line that was read has come to its thread.
-    Arrived(Request),
+    Arrived(LineRequest),
     Thread(usize),
 }
 
 /// A request in a channel or before it, by its id.
 #[derive(Debug, Default)]
 struct Requests {
-    all: Vec<Option<Request>>,
+    all: Vec<Option<LineRequest>>,
     free: Vec<u64>,
 }
 
 impl Requests {
-    fn add(&mut self, request: Request) -> u64 {
+    fn add(&mut self, request: LineRequest) -> u64 {
         match self.free.pop() {
             Some(id) => {
                 self.all[id as usize] = Some(request);
@@ -154,7 +150,7 @@ impl Requests {
         }
     }
 
-    fn take(&mut self, id: u64) -> Request {
+    fn take(&mut self, id: u64) -> LineRequest {
         self.free.push(id);
         self.all[id as usize].take().expect("a request is over once")
     }
@@ -164,13 +160,13 @@ impl Requests {
 struct Channel {
     device: Device,
     /// Those that it had no room for.
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<LineRequest>,
     wake: Ps,
 }
 
 #[derive(Debug, Default)]
 struct Link {
-    queue: VecDeque<Request>,
+    queue: VecDeque<LineRequest>,
     /// Whether those under way are writes, and how many there are.
     is_writing: bool,
     under_way: usize,
@@ -182,7 +178,7 @@ struct Link {
 struct Thread {
     program: Program,
     cache: Cache,
-    op: Option<Op>,
+    op: Option<ThreadOp>,
     /// When it can do its next operation.
     ready: Ps,
     is_asked: bool,
@@ -204,40 +200,39 @@ struct Thread {
     waits_for_turn: bool,
 }
 
-struct Machine {
+struct GuideMachine {
     setting: Setting,
     threads: Vec<Thread>,
     channels: Vec<Channel>,
     requests: Requests,
     link: Link,
     /// The number keeps those of one time in their order.
-    events: BinaryHeap<Reverse<(Ps, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Ps, u64, MachineEvent)>>,
     event_count: u64,
     done: Vec<Done>,
     accesses: u64,
     ran: Ran,
-    counted_from: Option<(Ps, Counts)>,
+    counted_from: Option<(Ps, DimmCounts)>,
     is_over: bool,
     /// Threads with an access under way, and those that wait for their turn.
     at_once: usize,
     waiting: VecDeque<usize>,
 }
 
-/// Not asked for.
 const NEVER: Ps = Ps(u64::MAX);
 
 /// Has all threads do the same.
-pub fn run(load: Load, setting: Setting) -> Ran {
-    let mut machine = Machine::new(load, setting);
+pub fn run(load: ThreadLoad, setting: Setting) -> Ran {
+    let mut machine = GuideMachine::new(load, setting);
     for thread in 0..setting.threads {
-        machine.push(Ps(1_000 * thread as u64), Event::Thread(thread));
+        machine.push(Ps(1_000 * thread as u64), MachineEvent::Thread(thread));
         machine.threads[thread].is_asked = true;
     }
     machine.run()
 }
 
-impl Machine {
-    fn new(load: Load, setting: Setting) -> Machine {
+impl GuideMachine {
+    fn new(load: ThreadLoad, setting: Setting) -> GuideMachine {
         let thread = |index: usize| Thread {
             program: Program::new(load, index as u64, setting.seed),
             cache: full_cache(&load, index as u64, setting),
@@ -257,7 +252,7 @@ impl Machine {
             waits_for_turn: false,
         };
         let channel = |device| Channel { device, waiting: VecDeque::new(), wake: NEVER };
-        Machine {
+        GuideMachine {
             setting,
             threads: (0..setting.threads).map(thread).collect(),
             channels: setting.place.devices(setting.seed).into_iter().map(channel).collect(),
@@ -277,7 +272,7 @@ impl Machine {
         }
     }
 
-    fn push(&mut self, at: Ps, event: Event) {
+    fn push(&mut self, at: Ps, event: MachineEvent) {
         self.event_count += 1;
         self.events.push(Reverse((at, self.event_count, event)));
     }
@@ -298,18 +293,18 @@ impl Machine {
                 }
             }
             match event {
-                Event::Channel(channel) => self.call(now, channel),
-                Event::Enters(request) if self.setting.is_remote => {
+                MachineEvent::Channel(channel) => self.call(now, channel),
+                MachineEvent::Enters(request) if self.setting.is_remote => {
                     self.link.queue.push_back(request);
                     self.serve_link(now);
                 }
-                Event::Enters(request) => self.enter(now, request),
-                Event::Link => {
+                MachineEvent::Enters(request) => self.enter(now, request),
+                MachineEvent::Link => {
                     self.link.is_asked = false;
                     self.serve_link(now);
                 }
-                Event::Arrived(request) => self.arrived(now, request),
-                Event::Thread(thread) => {
+                MachineEvent::Arrived(request) => self.arrived(now, request),
+                MachineEvent::Thread(thread) => {
                     self.threads[thread].is_asked = false;
                     self.step(now, thread);
                 }
@@ -326,16 +321,16 @@ impl Machine {
         self.ran = Ran::default();
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> DimmCounts {
         let each = self.channels.iter().map(|channel| channel.device.counts());
-        each.fold(Counts::default(), Counts::and)
+        each.fold(DimmCounts::default(), DimmCounts::and)
     }
 
     /// Lets the first requests of the link go, as far as they can.
     fn serve_link(&mut self, now: Ps) {
         while let Some(request) = self.link.queue.front().copied() {
             let is_turn = self.link.is_writing != request.what.is_write();
-            let drains = self.setting.place != Place::Dram;
+            let drains = self.setting.place != MemoryPlace::Dram;
             if is_turn && drains && self.link.under_way > 0 {
                 // Called again when these are over.
                 return;
@@ -343,7 +338,7 @@ impl Machine {
             if self.link.free > now {
                 if !self.link.is_asked {
                     self.link.is_asked = true;
-                    self.push(self.link.free, Event::Link);
+                    self.push(self.link.free, MachineEvent::Link);
                 }
                 return;
             }
@@ -356,7 +351,7 @@ impl Machine {
     }
 
     /// A request comes to its channel's controller.
-    fn enter(&mut self, now: Ps, request: Request) {
+    fn enter(&mut self, now: Ps, request: LineRequest) {
         let (channel, _) = self.setting.place.channel(request.addr);
         self.channels[channel].waiting.push_back(request);
         self.feed(now, channel);
@@ -385,7 +380,7 @@ impl Machine {
         let next = one.device.next_event().map_or(NEVER, |at| at.max(now));
         if next < one.wake {
             one.wake = next;
-            self.push(next, Event::Channel(channel));
+            self.push(next, MachineEvent::Channel(channel));
         }
     }
 
@@ -407,7 +402,7 @@ impl Machine {
                 self.left(now, request);
             } else {
                 let back = if self.setting.is_remote { request.what.remote() } else { Ps::ZERO };
-                self.push(now + Ps(UNCORE.0 / 2) + back, Event::Arrived(request));
+                self.push(now + Ps(UNCORE.0 / 2) + back, MachineEvent::Arrived(request));
             }
         }
         self.done = done;
@@ -417,7 +412,7 @@ impl Machine {
     }
 
     /// A write has left the controller's queue.
-    fn left(&mut self, now: Ps, request: Request) {
+    fn left(&mut self, now: Ps, request: LineRequest) {
         let thread = &mut self.threads[request.thread];
         let index = request.number - thread.first_write;
         thread.writes[index as usize] = true;
@@ -428,7 +423,7 @@ impl Machine {
         self.step(now, request.thread);
     }
 
-    fn arrived(&mut self, now: Ps, request: Request) {
+    fn arrived(&mut self, now: Ps, request: LineRequest) {
         let thread = &mut self.threads[request.thread];
         thread.reads -= 1;
         match request.what {
@@ -442,9 +437,9 @@ impl Machine {
         self.step(now, request.thread);
     }
 
-    fn send(&mut self, at: Ps, request: Request) {
+    fn send(&mut self, at: Ps, request: LineRequest) {
         let way = if self.setting.is_remote { request.what.remote() } else { Ps::ZERO };
-        self.push(at + Ps(UNCORE.0 / 2) + way, Event::Enters(request));
+        self.push(at + Ps(UNCORE.0 / 2) + way, MachineEvent::Enters(request));
     }
 
     /// Asks for a line; false if the thread has as many under way as it can.
@@ -455,7 +450,7 @@ impl Machine {
         }
         one.reads += 1;
         one.reads_for_write += usize::from(what == What::ReadForWrite);
-        self.send(at, Request { thread, what, addr, number: 0 });
+        self.send(at, LineRequest { thread, what, addr, number: 0 });
         true
     }
 
@@ -468,7 +463,7 @@ impl Machine {
         let number = one.first_write + one.writes.len() as u64;
         one.writes.push_back(false);
         one.entering += 1;
-        self.send(at, Request { thread, what, addr, number });
+        self.send(at, LineRequest { thread, what, addr, number });
         true
     }
 
@@ -486,7 +481,7 @@ impl Machine {
                 if !one.is_asked {
                     one.is_asked = true;
                     let ready = one.ready;
-                    self.push(ready, Event::Thread(thread));
+                    self.push(ready, MachineEvent::Thread(thread));
                 }
                 return;
             }
@@ -501,20 +496,20 @@ impl Machine {
     }
 
     /// False if the operation has to wait for something.
-    fn perform(&mut self, now: Ps, thread: usize, op: Op) -> bool {
+    fn perform(&mut self, now: Ps, thread: usize, op: ThreadOp) -> bool {
         match op {
-            Op::Begin => self.begin(now, thread),
-            Op::Read(addr) => {
+            ThreadOp::Begin => self.begin(now, thread),
+            ThreadOp::Read(addr) => {
                 let is_taken = self.read(now, thread, addr, What::Read);
                 if is_taken {
                     self.threads[thread].ready = now + READ_GAP;
                 }
                 is_taken
             }
-            Op::Nt(addr) => self.nt(now, thread, addr),
-            Op::Clwb(addr) => self.clwb(now, thread, addr),
-            Op::Store(addr) => self.store(now, thread, addr),
-            Op::Flush(addr) => {
+            ThreadOp::Nt(addr) => self.nt(now, thread, addr),
+            ThreadOp::Clwb(addr) => self.clwb(now, thread, addr),
+            ThreadOp::Store(addr) => self.store(now, thread, addr),
+            ThreadOp::Flush(addr) => {
                 let one = &mut self.threads[thread];
                 if one.cache.has(addr) {
                     if !self.write(now + CACHED_GAP, thread, addr, What::Clwb) {
@@ -525,8 +520,8 @@ impl Machine {
                 self.threads[thread].ready = now + CACHED_GAP;
                 true
             }
-            Op::Fence => self.fence(now, thread),
-            Op::End => self.end(now, thread),
+            ThreadOp::Fence => self.fence(now, thread),
+            ThreadOp::End => self.end(now, thread),
         }
     }
 
@@ -554,7 +549,7 @@ impl Machine {
         let one = &mut self.threads[next];
         (one.has_turn, one.waits_for_turn) = (true, false);
         if !std::mem::replace(&mut one.is_asked, true) {
-            self.push(now, Event::Thread(next));
+            self.push(now, MachineEvent::Thread(next));
         }
     }
 
@@ -621,7 +616,7 @@ impl Machine {
     fn fence(&mut self, now: Ps, thread: usize) -> bool {
         let one = &mut self.threads[thread];
         // Stores that stay in the cache have nothing to wait for.
-        if one.program.load().kind == Kind::Store {
+        if one.program.load().kind == AccessKind::Store {
             return true;
         }
         if one.entering > 0 || one.reads_for_write > 0 || !one.to_write.is_empty() {
@@ -656,11 +651,11 @@ impl Machine {
 }
 
 /// A thread's cache, full of lines that were written before where the load stores to it.
-fn full_cache(load: &Load, thread: u64, setting: Setting) -> Cache {
-    let is_used = matches!(load.kind, Kind::Store | Kind::StoreThenClwb);
+fn full_cache(load: &ThreadLoad, thread: u64, setting: Setting) -> Cache {
+    let is_used = matches!(load.kind, AccessKind::Store | AccessKind::StoreThenClwb);
     let bytes = if is_used { CACHE_BYTES / setting.threads as u64 } else { LINE_BYTES };
     let mut cache = Cache::new(bytes, setting.seed.wrapping_add(thread));
-    if load.kind == Kind::Store {
+    if load.kind == AccessKind::Store {
         // Of a region of its own, one after the other, as the thread's own will be.
         let base = (1 << 40) + thread * bytes;
         for line in 0..bytes / LINE_BYTES {
@@ -678,11 +673,11 @@ mod tests {
     const SHORT: Length = Length::Time { warm_up: Ps::us(40), counted: Ps::us(60) };
     const FEW: Length = Length::Accesses { warm_up: 8, counted: 400 };
 
-    fn setting(place: Place, threads: usize, length: Length) -> Setting {
+    fn setting(place: MemoryPlace, threads: usize, length: Length) -> Setting {
         Setting { place, threads, is_remote: false, at_once_max: threads, length, seed: 5 }
     }
 
-    fn idle(load: Load, place: Place, is_remote: bool) -> f64 {
+    fn idle(load: ThreadLoad, place: MemoryPlace, is_remote: bool) -> f64 {
         let setting = Setting { is_remote, ..setting(place, 1, FEW) };
         run(load.alone(), setting).mean_ns()
     }
@@ -690,15 +685,15 @@ mod tests {
     #[test]
     fn idle_accesses_take_what_they_were_fitted_to() {
         let near = |ours: f64, is: f64| assert!((ours / is - 1.0).abs() < 0.01, "{ours} for {is}");
-        let read = |order| Load::new(Kind::Read, order, 64);
-        let nt = Load::new(Kind::Nt, Order::Random, 64).fenced();
-        let clwb = Load::new(Kind::Clwb, Order::Random, 64).fenced().cached();
-        let optane = Place::Interleaved;
+        let read = |order| ThreadLoad::new(AccessKind::Read, order, 64);
+        let nt = ThreadLoad::new(AccessKind::Nt, Order::Random, 64).fenced();
+        let clwb = ThreadLoad::new(AccessKind::Clwb, Order::Random, 64).fenced().cached();
+        let optane = MemoryPlace::Interleaved;
         near(idle(read(Order::Random), optane, false), 305.0);
         near(idle(read(Order::Sequential), optane, false), 169.4);
         near(idle(nt, optane, false), 90.4);
         near(idle(clwb, optane, false), 62.3);
-        near(idle(read(Order::Random), Place::Dram, false), 101.5);
+        near(idle(read(Order::Random), MemoryPlace::Dram, false), 101.5);
         near(idle(read(Order::Random), optane, true), 1.20 * 305.0);
         near(idle(nt, optane, true), 2.53 * 90.4);
         near(idle(clwb, optane, true), 1.68 * 62.3);
@@ -706,19 +701,19 @@ mod tests {
 
     #[test]
     fn a_run_of_one_thread_has_its_time_and_counts() {
-        let read = Load::new(Kind::Read, Order::Sequential, 64).alone();
-        let ran = run(read, setting(Place::Single, 1, FEW));
+        let read = ThreadLoad::new(AccessKind::Read, Order::Sequential, 64).alone();
+        let ran = run(read, setting(MemoryPlace::Single, 1, FEW));
         assert_eq!((ran.accesses.len(), ran.counts.reads), (400, 400));
         assert!(ran.took >= PAUSE.times(399), "{:?}", ran.took);
     }
 
     #[test]
     fn one_dimm_carries_what_its_medium_does() {
-        let read = Load::new(Kind::Read, Order::Sequential, 256);
-        let rate = run(read, setting(Place::Single, 4, SHORT)).gbytes_per_s();
+        let read = ThreadLoad::new(AccessKind::Read, Order::Sequential, 256);
+        let rate = run(read, setting(MemoryPlace::Single, 4, SHORT)).gbytes_per_s();
         assert!((5.9..6.7).contains(&rate), "{rate} GB/s");
-        let nt = Load::new(Kind::Nt, Order::Sequential, 256);
-        let ran = run(nt, setting(Place::Single, 1, SHORT));
+        let nt = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256);
+        let ran = run(nt, setting(MemoryPlace::Single, 1, SHORT));
         assert!((2.2..2.4).contains(&ran.gbytes_per_s()), "{} GB/s", ran.gbytes_per_s());
         assert_eq!(ran.counts.partial_writes, 0);
     }
@@ -726,33 +721,34 @@ mod tests {
     #[test]
     fn stores_that_the_cache_evicts_are_scattered() {
         let ratio = |kind| {
-            let load = Load::new(kind, Order::Sequential, 256).fenced();
-            let ran = run(load, setting(Place::Interleaved, 6, SHORT));
+            let load = ThreadLoad::new(kind, Order::Sequential, 256).fenced();
+            let ran = run(load, setting(MemoryPlace::Interleaved, 6, SHORT));
             let config = rackpool_rack::pmem::config::OPTANE100;
             ran.counts.effective_write_ratio(&config).expect("units are written")
         };
-        let (stores, clwb) = (ratio(Kind::Store), ratio(Kind::Clwb));
+        let (stores, clwb) = (ratio(AccessKind::Store), ratio(AccessKind::Clwb));
         assert!(stores < 0.4 && clwb > 0.8, "{stores} {clwb}");
     }
 
     #[test]
     fn the_link_turns_only_when_what_is_under_way_is_over() {
-        let load = Load::new(Kind::Nt, Order::Sequential, 256);
+        let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256);
         let rate = |read_percent, place| {
             let setting = Setting { is_remote: true, ..setting(place, 4, SHORT) };
             run(load.mixed(read_percent), setting).gbytes_per_s()
         };
-        let [reads, half, writes] = [100, 50, 0].map(|percent| rate(percent, Place::Interleaved));
+        let [reads, half, writes] =
+            [100, 50, 0].map(|percent| rate(percent, MemoryPlace::Interleaved));
         assert!(2.0 * half < reads.min(writes), "{reads} {half} {writes}");
-        let [reads, half, writes] = [100, 50, 0].map(|percent| rate(percent, Place::Dram));
+        let [reads, half, writes] = [100, 50, 0].map(|percent| rate(percent, MemoryPlace::Dram));
         assert!(2.0 * half > reads.min(writes), "DRAM: {reads} {half} {writes}");
     }
 
     #[test]
     fn threads_take_turns_and_carry_as_much_as_those_that_may_write_at_once() {
-        let load = Load::new(Kind::Nt, Order::Sequential, 256).fenced();
+        let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256).fenced();
         let rate = |threads, at_once_max| {
-            let setting = Setting { at_once_max, ..setting(Place::Single, threads, SHORT) };
+            let setting = Setting { at_once_max, ..setting(MemoryPlace::Single, threads, SHORT) };
             let ran = run(load, setting);
             (ran.gbytes_per_s(), ran.counts.partial_writes)
         };
@@ -763,8 +759,8 @@ mod tests {
 
     #[test]
     fn a_run_is_a_function_of_its_seed() {
-        let load = Load::new(Kind::Nt, Order::Random, 256);
-        let ran = || run(load, setting(Place::Interleaved, 4, SHORT));
+        let load = ThreadLoad::new(AccessKind::Nt, Order::Random, 256);
+        let ran = || run(load, setting(MemoryPlace::Interleaved, 4, SHORT));
         let (one, other) = (ran(), ran());
         assert_eq!((one.written_bytes, one.counts), (other.written_bytes, other.counts));
     }

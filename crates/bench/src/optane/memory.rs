@@ -3,7 +3,7 @@
 use super::load::{INTERLEAVE_BYTES, LINE_BYTES};
 use rackpool_rack::model::memory::{Done, Medium};
 use rackpool_rack::pmem::config::{OPTANE100, UNCORE};
-use rackpool_rack::pmem::{Counts, Dimm};
+use rackpool_rack::pmem::{Dimm, DimmCounts};
 use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
 use std::cmp::Reverse;
@@ -11,34 +11,31 @@ use std::collections::{BinaryHeap, HashMap};
 
 /// Which memory, and how it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Six channels of DRAM.
+pub enum MemoryPlace {
     Dram,
-    /// One Optane DIMM.
     Single,
-    /// Six of them, interleaved.
     Interleaved,
 }
 
-impl Place {
+impl MemoryPlace {
     pub const fn name(self) -> &'static str {
         match self {
-            Place::Dram => "DRAM",
-            Place::Single => "Optane-NI",
-            Place::Interleaved => "Optane-I",
+            MemoryPlace::Dram => "DRAM",
+            MemoryPlace::Single => "Optane-NI",
+            MemoryPlace::Interleaved => "Optane-I",
         }
     }
 
     pub const fn channels(self) -> u64 {
         match self {
-            Place::Single => 1,
-            Place::Dram | Place::Interleaved => 6,
+            MemoryPlace::Single => 1,
+            MemoryPlace::Dram | MemoryPlace::Interleaved => 6,
         }
     }
 
     pub fn devices(self, seed: u64) -> Vec<Device> {
         let of = |index| match self {
-            Place::Dram => Device::Ddr(Box::default()),
+            MemoryPlace::Dram => Device::Ddr(Box::default()),
             _ => Device::Dimm(Box::new(Dimm::new(OPTANE100, seed + index))),
         };
         (0..self.channels()).map(of).collect()
@@ -112,7 +109,6 @@ impl Medium for Ddr {
     }
 }
 
-/// A channel.
 #[derive(Debug)]
 pub enum Device {
     Ddr(Box<Ddr>),
@@ -120,9 +116,9 @@ pub enum Device {
 }
 
 impl Device {
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> DimmCounts {
         match self {
-            Device::Ddr(_) => Counts::default(),
+            Device::Ddr(_) => DimmCounts::default(),
             Device::Dimm(one) => one.counts(),
         }
     }
@@ -219,11 +215,11 @@ mod tests {
 
     #[test]
     fn six_channels_have_neighbouring_pieces_of_four_kib() {
-        let place = Place::Interleaved;
+        let place = MemoryPlace::Interleaved;
         assert_eq!(place.channel(4095), (0, 4095));
         assert_eq!(place.channel(4096), (1, 0));
         assert_eq!(place.channel(6 * 4096 + 64), (0, 4096 + 64));
-        assert_eq!(Place::Single.channel(6 * 4096 + 64), (0, 6 * 4096 + 64));
+        assert_eq!(MemoryPlace::Single.channel(6 * 4096 + 64), (0, 6 * 4096 + 64));
     }
 
     #[test]

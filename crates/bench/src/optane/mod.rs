@@ -2,7 +2,7 @@
 //! the guide says ([`claims`]) and the numbers behind its figures.
 //!
 //! ```text
-//! Load: what a thread does, operation by operation                          load.rs
+//! ThreadLoad: what a thread does, operation by operation                          load.rs
 //! threads -> controllers' queues -> link -> DIMMs (rack::pmem) or DRAM      machine.rs, memory.rs
 //! what they take, with sources                                              costs.rs
 //! runs of each figure -> curves                                             figures.rs
@@ -30,17 +30,16 @@ mod memory;
 pub mod rules;
 
 use crate::run::Size;
-use claims::{Claims, Judged, Published};
+use claims::{GuideClaims, Judged, Published};
 use figures::run_all;
 use memory::{DRAM_HIT, DRAM_MISS, DRAM_READ_GAP, DRAM_WRITE_GAP};
-use rackpool_rack::pmem::config::{Constant, OPTANE100, Origin};
+use rackpool_rack::pmem::config::{ConstantOrigin, MediaConstant, OPTANE100};
 use rackpool_sim::report::Table;
 use rules::Rule;
 
-/// What came out.
 #[derive(Clone, Debug)]
-pub struct Study {
-    pub claims: Claims,
+pub struct GuideStudy {
+    pub claims: GuideClaims,
     pub judged: Vec<Judged>,
     /// A table for each part of a figure.
     pub tables: Vec<Table>,
@@ -52,7 +51,7 @@ pub struct Study {
 /// A point of a figure beside the published one.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// Figure, series and place on the axis.
+    /// GuideFigure, series and place on the axis.
     pub name: String,
     pub unit: &'static str,
     pub ours: f64,
@@ -61,7 +60,7 @@ pub struct Shown {
     pub is_fitted: bool,
 }
 
-impl Study {
+impl GuideStudy {
     /// How many claims with a number hold, and how many there are; then the same of those that
     /// say an order.
     pub fn totals(&self) -> [(usize, usize); 2] {
@@ -73,10 +72,10 @@ impl Study {
 }
 
 /// All numbers of the model that are not the guide's words.
-pub fn constants() -> Vec<Constant> {
+pub fn constants() -> Vec<MediaConstant> {
     let dram = |name, value: rackpool_sim::time::Ps, source| {
         let value = value.as_ns_f64();
-        Constant { name, value, unit: "ns", origin: Origin::Fitted, source }
+        MediaConstant { name, value, unit: "ns", origin: ConstantOrigin::Fitted, source }
     };
     let mut all = OPTANE100.constants();
     all.extend(costs::constants());
@@ -90,15 +89,15 @@ pub fn constants() -> Vec<Constant> {
 }
 
 /// Runs all figures and judges what the guide says. `told` hears what is run.
-pub fn run(size: Size, told: &mut dyn FnMut(&str)) -> Study {
-    let (claims, published) = (Claims::of_the_guide(), Published::all());
+pub fn run(size: Size, told: &mut dyn FnMut(&str)) -> GuideStudy {
+    let (claims, published) = (GuideClaims::of_the_guide(), Published::all());
     let figures = run_all(size, told);
     let judged = judge::judge(&claims, &figures);
     told("the four rules");
     let rules = rules::run_rules(size, &figures);
     let tables = figures.all.iter().map(|figure| figure.table(&published)).collect();
     let points = figures.all.iter().flat_map(|figure| figure.shown(&published)).collect();
-    Study { claims, judged, tables, rules, points }
+    GuideStudy { claims, judged, tables, rules, points }
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 
 use super::figures::{Figures, KIB, THREADS};
 use super::judge::{bandwidth_crossover, latency_crossover};
-use super::load::{Kind, Load, Order};
+use super::load::{AccessKind, Order, ThreadLoad};
 use super::machine::{Length, Ran, Setting, run};
-use super::memory::Place;
+use super::memory::MemoryPlace;
 use crate::run::Size;
 use rackpool_rack::pmem::config::OPTANE100;
 use rackpool_sim::report::Table;
@@ -17,12 +17,12 @@ use rackpool_sim::time::Ps;
 const SEED: u64 = 38;
 /// Threads that want to write, and how many of them rule iii lets.
 const THREADS_MANY: usize = 24;
-const WRITERS: [(Place, usize); 2] = [(Place::Single, 1), (Place::Interleaved, 4)];
+const WRITERS: [(MemoryPlace, usize); 2] =
+    [(MemoryPlace::Single, 1), (MemoryPlace::Interleaved, 4)];
 /// What is left of the peak has to be within this.
 const KEPT_MIN: f64 = 0.95;
 const EWR_MIN: f64 = 0.9;
 
-/// What a rule changes.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub name: &'static str,
@@ -34,7 +34,7 @@ pub struct Rule {
     pub holds: bool,
 }
 
-struct Lab {
+struct RuleRuns {
     warm_up: Ps,
     counted: Ps,
 }
@@ -46,7 +46,7 @@ pub fn run_rules(size: Size, figures: &Figures) -> Vec<Rule> {
         Size::Quick => (40, 60),
         Size::Full => (60, 300),
     };
-    let lab = Lab { warm_up: Ps::us(warm_us), counted: Ps::us(counted_us) };
+    let lab = RuleRuns { warm_up: Ps::us(warm_us), counted: Ps::us(counted_us) };
     let mut rules = vec![lab.small_writes()];
     rules.extend(instructions(figures));
     rules.extend(WRITERS.map(|(place, writers)| lab.writers(place, writers)));
@@ -102,22 +102,29 @@ fn instructions(figures: &Figures) -> [Rule; 2] {
     ]
 }
 
-impl Lab {
-    fn run(&self, load: Load, place: Place, threads: usize, at_once_max: usize) -> Ran {
+impl RuleRuns {
+    fn run(&self, load: ThreadLoad, place: MemoryPlace, threads: usize, at_once_max: usize) -> Ran {
         self.from(load, place, threads, at_once_max, false)
     }
 
-    fn from(&self, load: Load, place: Place, threads: usize, most: usize, is_remote: bool) -> Ran {
-        let Lab { warm_up, counted } = *self;
+    fn from(
+        &self,
+        load: ThreadLoad,
+        place: MemoryPlace,
+        threads: usize,
+        most: usize,
+        is_remote: bool,
+    ) -> Ran {
+        let RuleRuns { warm_up, counted } = *self;
         let length = Length::Time { warm_up, counted };
         run(load, Setting { place, threads, is_remote, at_once_max: most, length, seed: SEED })
     }
 
     /// Rule i: random writes of 64 B, anywhere and within the buffer of one DIMM.
     fn small_writes(&self) -> Rule {
-        let load = Load::new(Kind::Nt, Order::Random, 64);
+        let load = ThreadLoad::new(AccessKind::Nt, Order::Random, 64);
         let ratio = |bytes| {
-            let ran = self.run(load.within(bytes), Place::Single, 1, 1);
+            let ran = self.run(load.within(bytes), MemoryPlace::Single, 1, 1);
             ran.counts.effective_write_ratio(&OPTANE100).unwrap_or(0.0)
         };
         let (without, with) = (ratio(1 << 30), ratio(16 * KIB));
@@ -133,8 +140,8 @@ impl Lab {
     }
 
     /// Rule iii: many threads write, and a few of them at once.
-    fn writers(&self, place: Place, writers: usize) -> Rule {
-        let load = Load::new(Kind::Nt, Order::Sequential, 4 * KIB).fenced();
+    fn writers(&self, place: MemoryPlace, writers: usize) -> Rule {
+        let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 4 * KIB).fenced();
         let rate = |threads, most| self.run(load, place, threads, most).gbytes_per_s();
         let peak = THREADS.map(|threads| rate(threads, threads)).into_iter().fold(0.0, f64::max);
         let (without, with) = (rate(THREADS_MANY, THREADS_MANY), rate(THREADS_MANY, writers));
@@ -152,9 +159,9 @@ impl Lab {
 
     /// Rule iv: eight threads read and write from afar, or have four there do it.
     fn node(&self) -> Rule {
-        let load = Load::new(Kind::Nt, Order::Sequential, 256).mixed(75);
+        let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256).mixed(75);
         let rate = |threads, is_remote| {
-            self.from(load, Place::Interleaved, threads, threads, is_remote).gbytes_per_s()
+            self.from(load, MemoryPlace::Interleaved, threads, threads, is_remote).gbytes_per_s()
         };
         let (without, with) = (rate(8, true), rate(4, false));
         Rule {

@@ -29,7 +29,6 @@ pub enum Media {
 pub struct Dram {
     channel: medium::DramMedium,
     cycle_ps: u64,
-    /// Empty between calls.
     #[serde(skip)]
     done: Vec<Completion>,
 }

@@ -28,7 +28,6 @@ pub struct Wear {
     pub stall: Ps,
 }
 
-/// One module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DimmConfig {
     /// The medium's unit: what it reads and writes at a time.
@@ -54,30 +53,29 @@ pub struct DimmConfig {
 
 /// Whether a number is the machine's or was set so that the model gives a known result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ConstantOrigin {
     Setting,
     Fitted,
-    /// Without a source.
     Chosen,
 }
 
-impl Origin {
+impl ConstantOrigin {
     pub const fn name(self) -> &'static str {
         match self {
-            Origin::Setting => "setting",
-            Origin::Fitted => "fitted",
-            Origin::Chosen => "chosen",
+            ConstantOrigin::Setting => "setting",
+            ConstantOrigin::Fitted => "fitted",
+            ConstantOrigin::Chosen => "chosen",
         }
     }
 }
 
 /// A number of the model as it is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Constant {
+pub struct MediaConstant {
     pub name: &'static str,
     pub value: f64,
     pub unit: &'static str,
-    pub origin: Origin,
+    pub origin: ConstantOrigin,
     pub source: &'static str,
 }
 
@@ -106,9 +104,10 @@ impl DimmConfig {
 
     /// The numbers of [`OPTANE100`] with their sources: "figure" is one of the guide's, "table" the
     /// published measurements behind it.
-    pub fn constants(&self) -> Vec<Constant> {
-        use Origin::{Chosen, Fitted, Setting};
-        let of = |name, value, unit, origin, source| Constant { name, value, unit, origin, source };
+    pub fn constants(&self) -> Vec<MediaConstant> {
+        use ConstantOrigin::{Chosen, Fitted, Setting};
+        let of =
+            |name, value, unit, origin, source| MediaConstant { name, value, unit, origin, source };
         let ns = |ps: Ps| ps.as_ns_f64();
         let mut all = vec![
             of("uncore", ns(UNCORE), "ns", Chosen, "as in repro hmsdk; only sums with it count"),
@@ -141,30 +140,29 @@ impl DimmConfig {
 
 /// Memory that persists, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Preset {
+pub struct PmemPreset {
     pub name: &'static str,
-    /// As [`Media::new`](crate::model::media::Media::new) takes it.
     pub media: &'static str,
     pub domain: Domain,
     pub source: &'static str,
 }
 
 /// The presets: Optane, and memory behind CXL that its device saves.
-pub const PRESETS: [Preset; 3] = [
-    Preset {
+pub const PRESETS: [PmemPreset; 3] = [
+    PmemPreset {
         name: "optane100",
         media: "optane100",
         domain: Domain::Adr,
         source: "the guide to Optane memory; constants with sources in repro optane",
     },
-    Preset {
+    PmemPreset {
         name: "cxl-nv-ddr5",
         media: "cxl:70:32:ddr5-4800",
         domain: Domain::Eadr,
         source: "DRAM by JESD79-5 that the device saves (GPF of CXL 2.0); link as --emulate \
                  cxl=140ns, chosen",
     },
-    Preset {
+    PmemPreset {
         name: "cxl-nv-ddr4",
         media: "cxl:70:16:ddr4-2400",
         domain: Domain::Eadr,
@@ -173,8 +171,8 @@ pub const PRESETS: [Preset; 3] = [
     },
 ];
 
-impl Preset {
-    pub fn named(name: &str) -> Option<&'static Preset> {
+impl PmemPreset {
+    pub fn named(name: &str) -> Option<&'static PmemPreset> {
         PRESETS.iter().find(|preset| preset.name == name)
     }
 }

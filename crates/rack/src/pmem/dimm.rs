@@ -18,15 +18,13 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// What a module did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct DimmCounts {
     /// Lines that were read, and how many of them were in the buffer.
     pub reads: u64,
     pub read_hits: u64,
     /// Lines that the controller wrote.
     pub writes: u64,
-    /// Units.
     pub media_reads: u64,
     pub media_writes: u64,
     /// Units that were written back though not all of their lines had been written.
@@ -35,11 +33,10 @@ pub struct Counts {
     pub moved_blocks: u64,
 }
 
-impl Counts {
-    /// What was counted since.
+impl DimmCounts {
     #[must_use]
-    pub fn since(self, before: Counts) -> Counts {
-        Counts {
+    pub fn since(self, before: DimmCounts) -> DimmCounts {
+        DimmCounts {
             reads: self.reads - before.reads,
             read_hits: self.read_hits - before.read_hits,
             writes: self.writes - before.writes,
@@ -51,8 +48,8 @@ impl Counts {
     }
 
     #[must_use]
-    pub fn and(self, other: Counts) -> Counts {
-        Counts {
+    pub fn and(self, other: DimmCounts) -> DimmCounts {
+        DimmCounts {
             reads: self.reads + other.reads,
             read_hits: self.read_hits + other.read_hits,
             writes: self.writes + other.writes,
@@ -71,15 +68,15 @@ impl Counts {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Access {
+struct DimmAccess {
     id: u64,
     addr: u64,
     write: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-enum Event {
-    Arrives(Access),
+enum DimmEvent {
+    Arrives(DimmAccess),
     Loaded(usize),
     Written(usize),
     /// The medium, or the first access of a queue, can go on.
@@ -100,9 +97,8 @@ enum State {
     WritingBack,
 }
 
-/// Room for a unit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Slot {
+struct BufferSlot {
     state: State,
     /// A bit for each line that the medium does not have.
     dirty: u8,
@@ -113,8 +109,8 @@ struct Slot {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Queue {
-    accesses: VecDeque<Access>,
+struct DimmQueue {
+    accesses: VecDeque<DimmAccess>,
     /// Where its first access will have room, once that is written back.
     promised: Option<usize>,
     /// Accesses that are not over.
@@ -130,15 +126,14 @@ struct Vote {
     moving: Option<(u64, Ps)>,
 }
 
-/// One module.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Dimm {
     config: DimmConfig,
     /// The unit in each slot.
     tags: Vec<u64>,
-    slots: Vec<Slot>,
+    slots: Vec<BufferSlot>,
     /// Of reads and of writes.
-    queues: [Queue; 2],
+    queues: [DimmQueue; 2],
     loads: VecDeque<usize>,
     write_backs: VecDeque<usize>,
     media_free: Ps,
@@ -146,15 +141,14 @@ pub struct Dimm {
     /// A call that was asked for already.
     go_on: Option<Ps>,
     /// The number keeps those of one time in their order.
-    events: BinaryHeap<Reverse<(Ps, u64, Event)>>,
+    events: BinaryHeap<Reverse<(Ps, u64, DimmEvent)>>,
     event_count: u64,
     seed: u64,
     draws: u64,
     vote: Vote,
-    counts: Counts,
+    counts: DimmCounts,
 }
 
-/// No unit.
 const EMPTY: u64 = u64::MAX;
 
 impl Dimm {
@@ -163,12 +157,12 @@ impl Dimm {
     pub fn new(config: DimmConfig, seed: u64) -> Dimm {
         let lines = config.unit_bytes / LINE_BYTES;
         assert!((1..=8).contains(&lines) && config.units > 0, "{config:?}");
-        let slot = Slot { state: State::Open, dirty: 0, valid: 0, waiting: Vec::new() };
+        let slot = BufferSlot { state: State::Open, dirty: 0, valid: 0, waiting: Vec::new() };
         Dimm {
             config,
             tags: vec![EMPTY; config.units],
             slots: vec![slot; config.units],
-            queues: [Queue::default(), Queue::default()],
+            queues: [DimmQueue::default(), DimmQueue::default()],
             loads: VecDeque::new(),
             write_backs: VecDeque::new(),
             media_free: Ps::ZERO,
@@ -179,7 +173,7 @@ impl Dimm {
             seed: mix64(seed),
             draws: 0,
             vote: Vote::default(),
-            counts: Counts::default(),
+            counts: DimmCounts::default(),
         }
     }
 
@@ -187,7 +181,7 @@ impl Dimm {
         &self.config
     }
 
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> DimmCounts {
         self.counts
     }
 
@@ -195,7 +189,7 @@ impl Dimm {
         u8::MAX >> (8 - self.config.unit_bytes / LINE_BYTES)
     }
 
-    fn push(&mut self, at: Ps, event: Event) {
+    fn push(&mut self, at: Ps, event: DimmEvent) {
         self.event_count += 1;
         self.events.push(Reverse((at, self.event_count, event)));
     }
@@ -204,16 +198,16 @@ impl Dimm {
     fn go_on_at(&mut self, at: Ps) {
         if self.go_on.is_none_or(|before| at < before) {
             self.go_on = Some(at);
-            self.push(at, Event::GoOn);
+            self.push(at, DimmEvent::GoOn);
         }
     }
 
-    fn handle(&mut self, now: Ps, event: Event, done: &mut Vec<Done>) {
+    fn handle(&mut self, now: Ps, event: DimmEvent, done: &mut Vec<Done>) {
         match event {
-            Event::Arrives(access) => {
+            DimmEvent::Arrives(access) => {
                 self.queues[usize::from(access.write)].accesses.push_back(access);
             }
-            Event::Loaded(slot) => {
+            DimmEvent::Loaded(slot) => {
                 let full = self.full();
                 let one = &mut self.slots[slot];
                 (one.state, one.valid) = (State::Open, full);
@@ -222,18 +216,18 @@ impl Dimm {
                     self.write_back(slot);
                 }
                 for id in waiting {
-                    self.push(now + self.config.hit, Event::Over { id, write: false });
+                    self.push(now + self.config.hit, DimmEvent::Over { id, write: false });
                 }
             }
-            Event::Written(slot) => {
+            DimmEvent::Written(slot) => {
                 let valid = self.full();
                 let one = &mut self.slots[slot];
                 (one.state, one.dirty, one.valid) = (State::Open, 0, valid);
             }
             // A later one was asked for before: each would ask for one more.
-            Event::GoOn if self.go_on != Some(now) => return,
-            Event::GoOn => self.go_on = None,
-            Event::Over { id, write } => {
+            DimmEvent::GoOn if self.go_on != Some(now) => return,
+            DimmEvent::GoOn => self.go_on = None,
+            DimmEvent::Over { id, write } => {
                 self.queues[usize::from(write)].under_way -= 1;
                 done.push(Done { id, at: now });
                 return;
@@ -329,7 +323,7 @@ impl Dimm {
             self.write_back(slot);
         }
         self.counts.writes += 1;
-        self.push(now + self.config.bus_gap, Event::Over { id, write: true });
+        self.push(now + self.config.bus_gap, DimmEvent::Over { id, write: true });
         true
     }
 
@@ -345,7 +339,7 @@ impl Dimm {
             State::Loading => one.waiting.push(id),
             State::Open | State::WritingBack => {
                 self.counts.read_hits += 1;
-                self.push(now + self.config.hit, Event::Over { id, write: false });
+                self.push(now + self.config.hit, DimmEvent::Over { id, write: false });
             }
         }
     }
@@ -362,11 +356,11 @@ impl Dimm {
         if let Some(slot) = self.loads.pop_front() {
             self.counts.media_reads += 1;
             self.media_free = now + self.config.read_gap;
-            self.push(now + self.config.media_read, Event::Loaded(slot));
+            self.push(now + self.config.media_read, DimmEvent::Loaded(slot));
         } else if let Some(slot) = self.write_backs.pop_front() {
             self.counts.media_writes += 1;
             self.media_free = now + self.config.write_gap;
-            self.push(self.media_free, Event::Written(slot));
+            self.push(self.media_free, DimmEvent::Written(slot));
             if let Some(wear) = self.config.wear {
                 self.count_wear(now, slot, wear);
             }
@@ -409,7 +403,7 @@ impl Medium for Dimm {
             return false;
         }
         queue.under_way += 1;
-        self.push(now, Event::Arrives(Access { id, addr, write }));
+        self.push(now, DimmEvent::Arrives(DimmAccess { id, addr, write }));
         true
     }
 

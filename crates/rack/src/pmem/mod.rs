@@ -20,5 +20,5 @@ pub mod config;
 mod dimm;
 pub mod front;
 
-pub use config::{DimmConfig, PRESETS, Preset};
-pub use dimm::{Counts, Dimm};
+pub use config::{DimmConfig, PRESETS, PmemPreset};
+pub use dimm::{Dimm, DimmCounts};

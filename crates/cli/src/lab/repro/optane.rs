@@ -8,8 +8,8 @@ use crate::output;
 use rackpool_bench::html::{self, DemoReport, Verdict};
 use rackpool_bench::optane::claims::Judged;
 use rackpool_bench::optane::rules::{self, Rule};
-use rackpool_bench::optane::{self, Shown, Study};
-use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
+use rackpool_bench::optane::{self, GuideStudy, Shown};
+use rackpool_bench::report::{AccessKind, Better, Reference, Report, Row};
 use rackpool_bench::run::Size;
 use rackpool_sim::report::Table;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     output::print(&format!("{}; {seconds:.0} s\nwritten: {page}\n", totals(&study)))
 }
 
-fn totals(study: &Study) -> String {
+fn totals(study: &GuideStudy) -> String {
     let [numbers, orders] = study.totals();
     format!(
         "{} of {} numbers and {} of {} orders are as stated, none of them fitted, all simulated",
@@ -51,7 +51,7 @@ fn totals(study: &Study) -> String {
     )
 }
 
-fn claims_table(study: &Study) -> Table {
+fn claims_table(study: &GuideStudy) -> Table {
     let columns = [
         ("claim", ""),
         ("says", ""),
@@ -80,7 +80,7 @@ fn claims_table(study: &Study) -> Table {
     table
 }
 
-fn inputs_table(study: &Study) -> Table {
+fn inputs_table(study: &GuideStudy) -> Table {
     let columns = [("input", ""), ("paper", ""), ("says", ""), ("origin", "")];
     let mut table = Table::new("inputs", "What the guide says and is put in", &columns);
     for input in &study.claims.input {
@@ -109,8 +109,8 @@ fn constants_table() -> Table {
     table
 }
 
-fn report_of(study: &Study, tables: &[Table]) -> Report {
-    let mut report = Report::here(Kind::Simulated);
+fn report_of(study: &GuideStudy, tables: &[Table]) -> Report {
+    let mut report = Report::here(AccessKind::Simulated);
     report.results = study.judged.iter().map(claim_row).collect();
     report.results.extend(study.rules.iter().map(rule_row));
     report.results.extend(study.points.iter().map(point_row));
@@ -154,13 +154,13 @@ fn point_row(point: &Shown) -> Row {
         .against(Reference::Paper(point.paper))
 }
 
-fn page_of(study: &Study, tables: &[Table], seconds: f64) -> String {
+fn page_of(study: &GuideStudy, tables: &[Table], seconds: f64) -> String {
     let verdict = Verdict {
         good: true,
         headline: "The figures of a guide to Optane memory again".into(),
         detail: format!("Threads, queues, DIMMs and a link in virtual time; {}.", totals(study)),
     };
-    let mut page = DemoReport::here("rackpool repro optane", Kind::Simulated, verdict);
+    let mut page = DemoReport::here("rackpool repro optane", AccessKind::Simulated, verdict);
     page.duration_seconds = seconds;
     page.sections = tables.iter().map(sim::section_of).collect();
     html::render(&page)
