@@ -2,7 +2,7 @@
 
 use super::Shown;
 use super::claims::Published;
-use super::load::{AccessKind, Order, ThreadLoad};
+use super::load::{GuideAccess, Order, ThreadLoad};
 use super::machine::{Length, Ran, Setting, run};
 use super::memory::MemoryPlace;
 use crate::run::Size;
@@ -14,7 +14,7 @@ pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 pub const PLACES: [MemoryPlace; 3] =
     [MemoryPlace::Dram, MemoryPlace::Single, MemoryPlace::Interleaved];
-pub const KINDS: [AccessKind; 3] = [AccessKind::Read, AccessKind::Nt, AccessKind::Clwb];
+pub const KINDS: [GuideAccess; 3] = [GuideAccess::Read, GuideAccess::Nt, GuideAccess::Clwb];
 /// Numbers of threads of figure 4.
 pub const THREADS: [usize; 10] = [1, 2, 4, 6, 8, 12, 16, 19, 22, 24];
 /// Access sizes of figure 5.
@@ -152,7 +152,7 @@ impl GuideFigure {
             ("ratio", ""),
             ("origin", ""),
         ];
-        let title = format!("GuideFigure {}: {}, {}", self.key, self.title, self.unit);
+        let title = format!("Figure {}: {}, {}", self.key, self.title, self.unit);
         let name = format!("figure_{}", self.key.replace(' ', "_"));
         let mut table = Table::new(&name, &title, &columns);
         for curve in &self.curves {
@@ -274,13 +274,13 @@ impl FigureRuns {
     }
 
     fn idle(&self) -> (GuideFigure, Idle) {
-        let read = |order| ThreadLoad::new(AccessKind::Read, order, 64);
+        let read = |order| ThreadLoad::new(GuideAccess::Read, order, 64);
         let write = |kind| ThreadLoad::new(kind, Order::Random, 64).fenced().cached();
         let loads = [
             read(Order::Sequential),
             read(Order::Random),
-            write(AccessKind::Nt),
-            write(AccessKind::Clwb),
+            write(GuideAccess::Nt),
+            write(GuideAccess::Clwb),
         ];
         let what = "0 read in order, 1 read at random, 2 ntstore, 3 store+clwb";
         let mut figure = GuideFigure::new("2", "idle latency", what, "ns");
@@ -303,7 +303,7 @@ impl FigureRuns {
         let mut share =
             GuideFigure::new("3 outliers", "writes that take more than 10 us", "bytes", "percent");
         for bytes in HOT_SPOTS {
-            let load = ThreadLoad::new(AccessKind::Nt, Order::Circular, 64).fenced().within(bytes);
+            let load = ThreadLoad::new(GuideAccess::Nt, Order::Circular, 64).fenced().within(bytes);
             let tail = |place| {
                 let mut took = self.counted(load, place, 0, self.scale.hot_writes).accesses;
                 took.sort_unstable();
@@ -364,7 +364,7 @@ impl FigureRuns {
         let title = "one DIMM, effective write ratio by access size";
         let mut ratio = GuideFigure::new("8 EWR", title, "bytes", "EWR");
         let mut rate = GuideFigure::new("8 bandwidth", "the same runs", "bytes", "GB/s");
-        for kind in [AccessKind::Nt, AccessKind::Clwb, AccessKind::Store] {
+        for kind in [GuideAccess::Nt, GuideAccess::Clwb, GuideAccess::Store] {
             for (order, threads, what) in [
                 (Order::Random, 1, "random, 1 thread"),
                 (Order::Sequential, 1, "in order, 1 thread"),
@@ -390,7 +390,7 @@ impl FigureRuns {
         let mut figure = GuideFigure::new("9", title, "units", "EWR");
         for (series, read) in [("ntstore", 0), ("ntstore, 64 units read between", 64)] {
             for units in UNITS {
-                let load = ThreadLoad::new(AccessKind::Nt, Order::Halves { units, read }, 128);
+                let load = ThreadLoad::new(GuideAccess::Nt, Order::Halves { units, read }, 128);
                 let round = 2 * (units + read);
                 // Whole rounds.
                 let rounds = (self.scale.probe_accesses / round).max(4);
@@ -408,13 +408,13 @@ impl FigureRuns {
         let title = "one thread, lines in its cache";
         let mut latency = GuideFigure::new("12 latency", title, "bytes", "ns");
         for bytes in SHORT_SIZES {
-            for kind in [AccessKind::Nt, AccessKind::Clwb, AccessKind::Store] {
+            for kind in [GuideAccess::Nt, GuideAccess::Clwb, GuideAccess::Store] {
                 let load = ThreadLoad::new(kind, Order::Sequential, bytes).fenced();
                 let ran = self.local(load, MemoryPlace::Interleaved, 6);
                 rate.add(kind.name(), bytes as f64, ran.gbytes_per_s());
                 ratio.add(kind.name(), bytes as f64, ewr(&ran));
             }
-            for kind in [AccessKind::Nt, AccessKind::Clwb] {
+            for kind in [GuideAccess::Nt, GuideAccess::Clwb] {
                 let load = ThreadLoad::new(kind, Order::Random, bytes).fenced().cached();
                 let ran = self.alone(load, MemoryPlace::Interleaved, false);
                 latency.add(kind.name(), bytes as f64, ran.mean_ns());
@@ -426,10 +426,10 @@ impl FigureRuns {
     fn fences(&self) -> GuideFigure {
         let title = "one thread writes one DIMM in order, a fence after so many bytes";
         let mut figure = GuideFigure::new("13", title, "bytes", "GB/s");
-        for kind in [AccessKind::Nt, AccessKind::Clwb, AccessKind::StoreThenClwb] {
+        for kind in [GuideAccess::Nt, GuideAccess::Clwb, GuideAccess::StoreThenClwb] {
             for bytes in INTERVALS {
                 let is_long = bytes > MIB;
-                if is_long && kind != AccessKind::StoreThenClwb {
+                if is_long && kind != GuideAccess::StoreThenClwb {
                     continue;
                 }
                 let load = ThreadLoad::new(kind, Order::Sequential, bytes).fenced();
@@ -446,12 +446,12 @@ impl FigureRuns {
         let title = "pieces of 4 KiB, each thread on so many of six DIMMs";
         let mut rate = GuideFigure::new("15 bandwidth", title, "DIMMs", "GB/s");
         let mut ratio = GuideFigure::new("15 EWR", "the same runs", "DIMMs", "EWR");
-        for (kind, threads) in [(AccessKind::Read, 24), (AccessKind::Nt, 6)] {
+        for (kind, threads) in [(GuideAccess::Read, 24), (GuideAccess::Nt, 6)] {
             for each in 1..=6 {
                 let load = ThreadLoad::new(kind, Order::OnDimms { each, of: 6 }, 4 * KIB);
                 let ran = self.local(load, MemoryPlace::Interleaved, threads);
                 rate.add(kind.name(), each as f64, ran.gbytes_per_s());
-                if kind == AccessKind::Nt {
+                if kind == GuideAccess::Nt {
                     ratio.add(kind.name(), each as f64, ewr(&ran));
                 }
             }
@@ -465,7 +465,7 @@ impl FigureRuns {
         let mut numa = Numa::default();
         for threads in NUMA_THREADS {
             for percent in MIXES {
-                let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256).mixed(percent);
+                let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256).mixed(percent);
                 let of =
                     |place, is_remote| self.timed(load, place, threads, is_remote).gbytes_per_s();
                 let both = |place| [of(place, false), of(place, true)];
@@ -478,7 +478,7 @@ impl FigureRuns {
                 numa.worst_dram = numa.worst_dram.max(local / remote);
             }
         }
-        let load = ThreadLoad::new(AccessKind::Read, Order::Sequential, 64);
+        let load = ThreadLoad::new(GuideAccess::Read, Order::Sequential, 64);
         let idle = |is_remote| self.alone(load, MemoryPlace::Interleaved, is_remote).mean_ns();
         numa.read_in_order = idle(true) / idle(false);
         let rate = |kind, threads, is_remote| {
@@ -486,12 +486,12 @@ impl FigureRuns {
             self.timed(load, MemoryPlace::Interleaved, threads, is_remote).gbytes_per_s()
         };
         numa.read_percent =
-            100.0 * rate(AccessKind::Read, 10, true) / rate(AccessKind::Read, 16, false);
-        numa.write_percent = 100.0 * rate(AccessKind::Nt, 4, true) / rate(AccessKind::Nt, 4, false);
+            100.0 * rate(GuideAccess::Read, 10, true) / rate(GuideAccess::Read, 16, false);
+        numa.write_percent = 100.0 * rate(GuideAccess::Nt, 4, true) / rate(GuideAccess::Nt, 4, false);
         (figure, numa)
     }
 }
 
-pub fn series(place: MemoryPlace, kind: AccessKind) -> String {
+pub fn series(place: MemoryPlace, kind: GuideAccess) -> String {
     format!("{}, {}", place.name(), kind.name())
 }

@@ -4,7 +4,7 @@ use super::claims::{GuideClaims, Judged};
 use super::figures::{
     Figures, GuideFigure, KIB, KINDS, MIB, MIXES, SHORT_SIZES, SIZES, UNITS, series,
 };
-use super::load::AccessKind;
+use super::load::GuideAccess;
 use super::memory::MemoryPlace;
 
 /// What a number may differ from the guide's, in parts of it.
@@ -70,15 +70,15 @@ fn crossover(is_better: &dyn Fn(u64) -> bool) -> Option<u64> {
 /// From which size on ntstore has more bandwidth than store and clwb.
 pub fn bandwidth_crossover(figures: &Figures) -> Option<u64> {
     let rate =
-        |kind: AccessKind, bytes: u64| figures.get("12 bandwidth").at(kind.name(), bytes as f64);
-    crossover(&|bytes| rate(AccessKind::Nt, bytes) > rate(AccessKind::Clwb, bytes))
+        |kind: GuideAccess, bytes: u64| figures.get("12 bandwidth").at(kind.name(), bytes as f64);
+    crossover(&|bytes| rate(GuideAccess::Nt, bytes) > rate(GuideAccess::Clwb, bytes))
 }
 
 /// From which size on it takes less time.
 pub fn latency_crossover(figures: &Figures) -> Option<u64> {
     let took =
-        |kind: AccessKind, bytes: u64| figures.get("12 latency").at(kind.name(), bytes as f64);
-    crossover(&|bytes| took(AccessKind::Nt, bytes) < took(AccessKind::Clwb, bytes))
+        |kind: GuideAccess, bytes: u64| figures.get("12 latency").at(kind.name(), bytes as f64);
+    crossover(&|bytes| took(GuideAccess::Nt, bytes) < took(GuideAccess::Clwb, bytes))
 }
 
 impl Judge<'_> {
@@ -139,12 +139,12 @@ impl Judge<'_> {
         self.push("figure_4_ni_peak", last, holds, joined(said));
         let least = |place, kind| least_of_before(four.curve(&series(place, kind)));
         let (read, nt) = (
-            least(MemoryPlace::Interleaved, AccessKind::Read),
-            least(MemoryPlace::Interleaved, AccessKind::Nt),
+            least(MemoryPlace::Interleaved, GuideAccess::Read),
+            least(MemoryPlace::Interleaved, GuideAccess::Nt),
         );
         let said = format!("least part of a smaller number's: read {read:.2}, ntstore {nt:.2}");
         self.push("figure_4_interleaved_reads", read, read >= FALL && nt < FALL, said);
-        let clwb = series(MemoryPlace::Interleaved, AccessKind::Clwb);
+        let clwb = series(MemoryPlace::Interleaved, GuideAccess::Clwb);
         let (peak, at) = (four.peak(&clwb), |threads| four.at(&clwb, threads));
         let [twelve, many] = [at(12.0) / peak.1, at(24.0) / peak.1];
         let kept = four.curve(&clwb).iter().rev().find(|point| point.1 >= FALL * peak.1);
@@ -161,7 +161,7 @@ impl Judge<'_> {
         let five = self.figure("5").clone();
         let peak = |place, kind| five.peak(&series(place, kind)).1;
         for (name, kind) in
-            [("figure_5_read_gain", AccessKind::Read), ("figure_5_write_gain", AccessKind::Nt)]
+            [("figure_5_read_gain", GuideAccess::Read), ("figure_5_write_gain", GuideAccess::Nt)]
         {
             let [six, one] =
                 [MemoryPlace::Interleaved, MemoryPlace::Single].map(|place| peak(place, kind));
@@ -174,17 +174,17 @@ impl Judge<'_> {
             };
             (step(64) >= 1.5 && step(128) >= 1.5 && step(256) <= 1.2, [64, 128, 256].map(step))
         };
-        let [reads, writes] = [bends(AccessKind::Read), bends(AccessKind::Nt)];
+        let [reads, writes] = [bends(GuideAccess::Read), bends(GuideAccess::Nt)];
         let said = format!("times by doubling from 64 B: {:.2?} and {:.2?}", reads.1, writes.1);
         self.push("figure_5_small_accesses", 256.0, reads.0 && writes.0, said);
-        let nt = |bytes| at(MemoryPlace::Interleaved, AccessKind::Nt, bytes);
+        let nt = |bytes| at(MemoryPlace::Interleaved, GuideAccess::Nt, bytes);
         let from_unit = SIZES.into_iter().filter(|&bytes| bytes >= 256);
         let lowest = from_unit.min_by(|a, b| nt(*a).total_cmp(&nt(*b))).unwrap_or(0);
-        let read = |bytes| at(MemoryPlace::Interleaved, AccessKind::Read, bytes);
+        let read = |bytes| at(MemoryPlace::Interleaved, GuideAccess::Read, bytes);
         let holds = lowest == 4 * KIB && read(4 * KIB) < read(256);
         let said = format!(
             "ntstore {}; read {:.1} at 256 B, {:.1} at 4 KiB",
-            points(five.curve(&series(MemoryPlace::Interleaved, AccessKind::Nt))),
+            points(five.curve(&series(MemoryPlace::Interleaved, GuideAccess::Nt))),
             read(256),
             read(4 * KIB)
         );
@@ -193,7 +193,7 @@ impl Judge<'_> {
         let holds = b > a && b > c && d > c && d > e;
         let said = format!("16, 24, 32, 48, 64 KiB: {a:.2}, {b:.2}, {c:.2}, {d:.2}, {e:.2}");
         self.push("figure_5_stripes", b, holds, said);
-        let least = [AccessKind::Read, AccessKind::Nt].map(|kind| {
+        let least = [GuideAccess::Read, GuideAccess::Nt].map(|kind| {
             let curve = five.curve(&series(MemoryPlace::Dram, kind));
             curve.iter().map(|point| point.1 / peak(MemoryPlace::Dram, kind)).fold(1.0, f64::min)
         });
@@ -204,7 +204,7 @@ impl Judge<'_> {
 
     fn write_ratio(&mut self) {
         let (ratio, rate) = (self.figure("8 EWR").clone(), self.figure("8 bandwidth").clone());
-        let nt = |what: &str| format!("{}, {what}", AccessKind::Nt.name());
+        let nt = |what: &str| format!("{}, {what}", GuideAccess::Nt.name());
         let random = nt("random, 1 thread");
         let rates = |series: &str| format!("GB/s by bytes: {}", points(rate.curve(series)));
         self.near("figure_8_ewr_64", ratio.at(&random, 64.0), rates(&random));
@@ -244,13 +244,13 @@ impl Judge<'_> {
         let rate = self.figure("12 bandwidth").clone();
         let latency = self.figure("12 latency").clone();
         let ratio = self.figure("12 EWR").clone();
-        let at = |figure: &GuideFigure, kind: AccessKind, bytes: u64| {
+        let at = |figure: &GuideFigure, kind: GuideAccess, bytes: u64| {
             figure.at(kind.name(), bytes as f64)
         };
         let said = |figure: &GuideFigure| {
             let of =
-                |kind: AccessKind| format!("{} {}", kind.name(), points(figure.curve(kind.name())));
-            format!("{}; {}", of(AccessKind::Nt), of(AccessKind::Clwb))
+                |kind: GuideAccess| format!("{} {}", kind.name(), points(figure.curve(kind.name())));
+            format!("{}; {}", of(GuideAccess::Nt), of(GuideAccess::Clwb))
         };
         let found = bandwidth_crossover(self.figures);
         let holds = matches!(found, Some(256 | 512));
@@ -262,12 +262,12 @@ impl Judge<'_> {
         let gains = SHORT_SIZES
             .into_iter()
             .filter(|&bytes| bytes >= 128)
-            .map(|bytes| at(&rate, AccessKind::Clwb, bytes) / at(&rate, AccessKind::Store, bytes));
+            .map(|bytes| at(&rate, GuideAccess::Clwb, bytes) / at(&rate, GuideAccess::Store, bytes));
         let least = gains.fold(f64::INFINITY, f64::min);
-        let text = points(rate.curve(AccessKind::Store.name()));
+        let text = points(rate.curve(GuideAccess::Store.name()));
         self.push("figure_12_flush_helps", least, least > 1.0, format!("store {text}"));
         for (name, kind) in
-            [("figure_12_ewr_store", AccessKind::Store), ("figure_12_ewr_clwb", AccessKind::Clwb)]
+            [("figure_12_ewr_store", GuideAccess::Store), ("figure_12_ewr_clwb", GuideAccess::Clwb)]
         {
             self.near(name, at(&ratio, kind, 256), points(ratio.curve(kind.name())));
         }
@@ -276,8 +276,8 @@ impl Judge<'_> {
     fn fences(&mut self) {
         let figure = self.figure("13").clone();
         for (name, kind, high, low) in [
-            ("figure_13_peak", AccessKind::Clwb, 256, 64),
-            ("figure_13_late_flush", AccessKind::StoreThenClwb, MIB, 64 * MIB),
+            ("figure_13_peak", GuideAccess::Clwb, 256, 64),
+            ("figure_13_late_flush", GuideAccess::StoreThenClwb, MIB, 64 * MIB),
         ] {
             let peak = figure.peak(kind.name()).1;
             let [high, low] = [high, low].map(|x| figure.at(kind.name(), x as f64) / peak);
@@ -289,13 +289,13 @@ impl Judge<'_> {
     fn spread(&mut self) {
         let (rate, ratio) = (self.figure("15 bandwidth").clone(), self.figure("15 EWR").clone());
         for (name, kind) in
-            [("figure_15_reads_fall", AccessKind::Read), ("figure_15_writes_fall", AccessKind::Nt)]
+            [("figure_15_reads_fall", GuideAccess::Read), ("figure_15_writes_fall", GuideAccess::Nt)]
         {
             let [one, six] = [1.0, 6.0].map(|each| rate.at(kind.name(), each));
             let said = points(rate.curve(kind.name()));
             self.push(name, six / one, six < one, said);
         }
-        let ratios = ratio.curve(AccessKind::Nt.name());
+        let ratios = ratio.curve(GuideAccess::Nt.name());
         let least = ratios.iter().map(|point| point.1).fold(f64::INFINITY, f64::min);
         let said = points(ratios);
         self.near("figure_15_ewr", least, said);

@@ -9,7 +9,7 @@ const UNIT_BYTES: u64 = 256;
 
 /// Which instructions an access is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessKind {
+pub enum GuideAccess {
     Read,
     Nt,
     /// Each line is stored, and written back at once.
@@ -20,14 +20,14 @@ pub enum AccessKind {
     StoreThenClwb,
 }
 
-impl AccessKind {
+impl GuideAccess {
     pub const fn name(self) -> &'static str {
         match self {
-            AccessKind::Read => "read",
-            AccessKind::Nt => "ntstore",
-            AccessKind::Clwb => "store+clwb",
-            AccessKind::Store => "store",
-            AccessKind::StoreThenClwb => "stores, then clwb",
+            GuideAccess::Read => "read",
+            GuideAccess::Nt => "ntstore",
+            GuideAccess::Clwb => "store+clwb",
+            GuideAccess::Store => "store",
+            GuideAccess::StoreThenClwb => "stores, then clwb",
         }
     }
 }
@@ -55,7 +55,7 @@ pub enum Order {
 
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadLoad {
-    pub kind: AccessKind,
+    pub kind: GuideAccess,
     pub order: Order,
     pub access_bytes: u64,
     pub region_bytes: u64,
@@ -70,8 +70,8 @@ pub struct ThreadLoad {
 }
 
 impl ThreadLoad {
-    /// Unfenced accesses of [`AccessKind`], without reads in between.
-    pub const fn new(kind: AccessKind, order: Order, access_bytes: u64) -> ThreadLoad {
+    /// Unfenced accesses of [`GuideAccess`], without reads in between.
+    pub const fn new(kind: GuideAccess, order: Order, access_bytes: u64) -> ThreadLoad {
         ThreadLoad {
             kind,
             order,
@@ -135,7 +135,7 @@ pub struct Program {
     rng: Rng,
     count: u64,
     at: u64,
-    kind: AccessKind,
+    kind: GuideAccess,
     addr: u64,
     lines: u64,
     line: u64,
@@ -176,13 +176,13 @@ impl Program {
                     let addr = self.addr + self.line * LINE_BYTES;
                     self.line += 1;
                     return match self.kind {
-                        AccessKind::Read => ThreadOp::Read(addr),
-                        AccessKind::Nt => ThreadOp::Nt(addr),
-                        AccessKind::Clwb => ThreadOp::Clwb(addr),
-                        AccessKind::Store | AccessKind::StoreThenClwb => ThreadOp::Store(addr),
+                        GuideAccess::Read => ThreadOp::Read(addr),
+                        GuideAccess::Nt => ThreadOp::Nt(addr),
+                        GuideAccess::Clwb => ThreadOp::Clwb(addr),
+                        GuideAccess::Store | GuideAccess::StoreThenClwb => ThreadOp::Store(addr),
                     };
                 }
-                Phase::Lines if self.kind == AccessKind::StoreThenClwb => {
+                Phase::Lines if self.kind == GuideAccess::StoreThenClwb => {
                     (self.line, self.phase) = (0, Phase::Flushes);
                 }
                 Phase::Lines => self.phase = Phase::Fence,
@@ -194,7 +194,7 @@ impl Program {
                 Phase::Flushes => self.phase = Phase::Fence,
                 Phase::Fence => {
                     self.phase = Phase::End;
-                    if self.load.fenced && self.kind != AccessKind::Read {
+                    if self.load.fenced && self.kind != GuideAccess::Read {
                         return ThreadOp::Fence;
                     }
                 }
@@ -210,7 +210,7 @@ impl Program {
         let ThreadLoad { kind, order, access_bytes, region_bytes, read_percent, .. } = self.load;
         let base = self.thread * region_bytes;
         let is_read = read_percent > 0 && self.rng.below(100) < read_percent;
-        self.kind = if is_read { AccessKind::Read } else { kind };
+        self.kind = if is_read { GuideAccess::Read } else { kind };
         self.lines = access_bytes / LINE_BYTES;
         self.addr = match order {
             Order::Sequential | Order::Circular => {
@@ -238,7 +238,7 @@ impl Program {
             self.lines = UNIT_BYTES / 2 / LINE_BYTES;
             return step * UNIT_BYTES + half * UNIT_BYTES / 2;
         }
-        (self.kind, self.lines) = (AccessKind::Read, 1);
+        (self.kind, self.lines) = (GuideAccess::Read, 1);
         // Others, far from those that are written.
         (1 << 30) + (step - units) * UNIT_BYTES
     }
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn an_access_is_its_lines_and_a_fence() {
-        let load = ThreadLoad::new(AccessKind::Nt, Order::Circular, 128).fenced().within(256);
+        let load = ThreadLoad::new(GuideAccess::Nt, Order::Circular, 128).fenced().within(256);
         let ops = accesses(load, 3);
         assert_eq!(
             ops[0],
@@ -276,18 +276,18 @@ mod tests {
             [ThreadOp::Begin, ThreadOp::Nt(128), ThreadOp::Nt(192), ThreadOp::Fence, ThreadOp::End]
         );
         assert_eq!(ops[2], ops[0]);
-        let late = ThreadLoad::new(AccessKind::StoreThenClwb, Order::Circular, 64).within(64);
+        let late = ThreadLoad::new(GuideAccess::StoreThenClwb, Order::Circular, 64).within(64);
         assert_eq!(
             accesses(late, 1)[0],
             [ThreadOp::Begin, ThreadOp::Store(0), ThreadOp::Flush(0), ThreadOp::End]
         );
-        let reads = ThreadLoad::new(AccessKind::Read, Order::Circular, 64).fenced().within(64);
+        let reads = ThreadLoad::new(GuideAccess::Read, Order::Circular, 64).fenced().within(64);
         assert_eq!(accesses(reads, 1)[0], [ThreadOp::Begin, ThreadOp::Read(0), ThreadOp::End]);
     }
 
     #[test]
     fn the_probe_writes_first_halves_reads_others_and_writes_second_halves() {
-        let load = ThreadLoad::new(AccessKind::Nt, Order::Halves { units: 2, read: 1 }, 128);
+        let load = ThreadLoad::new(GuideAccess::Nt, Order::Halves { units: 2, read: 1 }, 128);
         let ops = accesses(load, 6);
         let first = |index: usize| ops[index][1];
         assert_eq!([first(0), first(1)], [ThreadOp::Nt(0), ThreadOp::Nt(256)]);
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn threads_keep_to_their_dimms() {
-        let load = ThreadLoad::new(AccessKind::Read, Order::OnDimms { each: 1, of: 6 }, 4096);
+        let load = ThreadLoad::new(GuideAccess::Read, Order::OnDimms { each: 1, of: 6 }, 4096);
         for thread in 0..6 {
             let mut program = Program::new(load, thread, 7);
             for _ in 0..1000 {

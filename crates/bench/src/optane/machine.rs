@@ -22,7 +22,7 @@ use super::costs::{
     CACHED_GAP, CLWB_DURABLE, CLWB_GAP, LINK_GAP, NT_AFTER_FENCE, NT_DURABLE, NT_GAP, PAUSE,
     READ_GAP, READS_MAX, REMOTE_CLWB, REMOTE_NT, REMOTE_READ, WRITES_MAX,
 };
-use super::load::{AccessKind, LINE_BYTES, Program, ThreadLoad, ThreadOp};
+use super::load::{GuideAccess, LINE_BYTES, Program, ThreadLoad, ThreadOp};
 use super::memory::{CACHE_BYTES, Cache, Device, MemoryPlace};
 use rackpool_rack::model::memory::{Done, Medium};
 use rackpool_rack::pmem::DimmCounts;
@@ -616,7 +616,7 @@ impl GuideMachine {
     fn fence(&mut self, now: Ps, thread: usize) -> bool {
         let one = &mut self.threads[thread];
         // Stores that stay in the cache have nothing to wait for.
-        if one.program.load().kind == AccessKind::Store {
+        if one.program.load().kind == GuideAccess::Store {
             return true;
         }
         if one.entering > 0 || one.reads_for_write > 0 || !one.to_write.is_empty() {
@@ -652,10 +652,10 @@ impl GuideMachine {
 
 /// A thread's cache, full of lines that were written before where the load stores to it.
 fn full_cache(load: &ThreadLoad, thread: u64, setting: Setting) -> Cache {
-    let is_used = matches!(load.kind, AccessKind::Store | AccessKind::StoreThenClwb);
+    let is_used = matches!(load.kind, GuideAccess::Store | GuideAccess::StoreThenClwb);
     let bytes = if is_used { CACHE_BYTES / setting.threads as u64 } else { LINE_BYTES };
     let mut cache = Cache::new(bytes, setting.seed.wrapping_add(thread));
-    if load.kind == AccessKind::Store {
+    if load.kind == GuideAccess::Store {
         // Of a region of its own, one after the other, as the thread's own will be.
         let base = (1 << 40) + thread * bytes;
         for line in 0..bytes / LINE_BYTES {
@@ -685,9 +685,9 @@ mod tests {
     #[test]
     fn idle_accesses_take_what_they_were_fitted_to() {
         let near = |ours: f64, is: f64| assert!((ours / is - 1.0).abs() < 0.01, "{ours} for {is}");
-        let read = |order| ThreadLoad::new(AccessKind::Read, order, 64);
-        let nt = ThreadLoad::new(AccessKind::Nt, Order::Random, 64).fenced();
-        let clwb = ThreadLoad::new(AccessKind::Clwb, Order::Random, 64).fenced().cached();
+        let read = |order| ThreadLoad::new(GuideAccess::Read, order, 64);
+        let nt = ThreadLoad::new(GuideAccess::Nt, Order::Random, 64).fenced();
+        let clwb = ThreadLoad::new(GuideAccess::Clwb, Order::Random, 64).fenced().cached();
         let optane = MemoryPlace::Interleaved;
         near(idle(read(Order::Random), optane, false), 305.0);
         near(idle(read(Order::Sequential), optane, false), 169.4);
@@ -701,7 +701,7 @@ mod tests {
 
     #[test]
     fn a_run_of_one_thread_has_its_time_and_counts() {
-        let read = ThreadLoad::new(AccessKind::Read, Order::Sequential, 64).alone();
+        let read = ThreadLoad::new(GuideAccess::Read, Order::Sequential, 64).alone();
         let ran = run(read, setting(MemoryPlace::Single, 1, FEW));
         assert_eq!((ran.accesses.len(), ran.counts.reads), (400, 400));
         assert!(ran.took >= PAUSE.times(399), "{:?}", ran.took);
@@ -709,10 +709,10 @@ mod tests {
 
     #[test]
     fn one_dimm_carries_what_its_medium_does() {
-        let read = ThreadLoad::new(AccessKind::Read, Order::Sequential, 256);
+        let read = ThreadLoad::new(GuideAccess::Read, Order::Sequential, 256);
         let rate = run(read, setting(MemoryPlace::Single, 4, SHORT)).gbytes_per_s();
         assert!((5.9..6.7).contains(&rate), "{rate} GB/s");
-        let nt = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256);
+        let nt = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256);
         let ran = run(nt, setting(MemoryPlace::Single, 1, SHORT));
         assert!((2.2..2.4).contains(&ran.gbytes_per_s()), "{} GB/s", ran.gbytes_per_s());
         assert_eq!(ran.counts.partial_writes, 0);
@@ -726,13 +726,13 @@ mod tests {
             let config = rackpool_rack::pmem::config::OPTANE100;
             ran.counts.effective_write_ratio(&config).expect("units are written")
         };
-        let (stores, clwb) = (ratio(AccessKind::Store), ratio(AccessKind::Clwb));
+        let (stores, clwb) = (ratio(GuideAccess::Store), ratio(GuideAccess::Clwb));
         assert!(stores < 0.4 && clwb > 0.8, "{stores} {clwb}");
     }
 
     #[test]
     fn the_link_turns_only_when_what_is_under_way_is_over() {
-        let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256);
+        let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256);
         let rate = |read_percent, place| {
             let setting = Setting { is_remote: true, ..setting(place, 4, SHORT) };
             run(load.mixed(read_percent), setting).gbytes_per_s()
@@ -746,7 +746,7 @@ mod tests {
 
     #[test]
     fn threads_take_turns_and_carry_as_much_as_those_that_may_write_at_once() {
-        let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256).fenced();
+        let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256).fenced();
         let rate = |threads, at_once_max| {
             let setting = Setting { at_once_max, ..setting(MemoryPlace::Single, threads, SHORT) };
             let ran = run(load, setting);
@@ -759,7 +759,7 @@ mod tests {
 
     #[test]
     fn a_run_is_a_function_of_its_seed() {
-        let load = ThreadLoad::new(AccessKind::Nt, Order::Random, 256);
+        let load = ThreadLoad::new(GuideAccess::Nt, Order::Random, 256);
         let ran = || run(load, setting(MemoryPlace::Interleaved, 4, SHORT));
         let (one, other) = (ran(), ran());
         assert_eq!((one.written_bytes, one.counts), (other.written_bytes, other.counts));

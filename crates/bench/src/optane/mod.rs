@@ -35,7 +35,7 @@ use figures::run_all;
 use memory::{DRAM_HIT, DRAM_MISS, DRAM_READ_GAP, DRAM_WRITE_GAP};
 use rackpool_rack::pmem::config::{ConstantOrigin, MediaConstant, OPTANE100};
 use rackpool_sim::report::Table;
-use rules::Rule;
+use rules::GuideRule;
 
 #[derive(Clone, Debug)]
 pub struct GuideStudy {
@@ -43,7 +43,7 @@ pub struct GuideStudy {
     pub judged: Vec<Judged>,
     /// A table for each part of a figure.
     pub tables: Vec<Table>,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<GuideRule>,
     /// The points of figures whose numbers were published.
     pub points: Vec<Shown>,
 }
@@ -51,7 +51,7 @@ pub struct GuideStudy {
 /// A point of a figure beside the published one.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// GuideFigure, series and place on the axis.
+    /// Figure, series and place on the axis.
     pub name: String,
     pub unit: &'static str,
     pub ours: f64,

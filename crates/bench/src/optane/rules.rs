@@ -6,7 +6,7 @@
 
 use super::figures::{Figures, KIB, THREADS};
 use super::judge::{bandwidth_crossover, latency_crossover};
-use super::load::{AccessKind, Order, ThreadLoad};
+use super::load::{GuideAccess, Order, ThreadLoad};
 use super::machine::{Length, Ran, Setting, run};
 use super::memory::MemoryPlace;
 use crate::run::Size;
@@ -24,7 +24,7 @@ const KEPT_MIN: f64 = 0.95;
 const EWR_MIN: f64 = 0.9;
 
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct GuideRule {
     pub name: &'static str,
     pub what: String,
     pub without: f64,
@@ -40,7 +40,7 @@ struct RuleRuns {
 }
 
 /// Runs what the figures have not.
-pub fn run_rules(size: Size, figures: &Figures) -> Vec<Rule> {
+pub fn run_rules(size: Size, figures: &Figures) -> Vec<GuideRule> {
     let (warm_us, counted_us) = match size {
         Size::Smoke => (10, 20),
         Size::Quick => (40, 60),
@@ -55,7 +55,7 @@ pub fn run_rules(size: Size, figures: &Figures) -> Vec<Rule> {
 }
 
 /// The rules as they are shown.
-pub fn table(rules: &[Rule]) -> Table {
+pub fn table(rules: &[GuideRule]) -> Table {
     let columns = [
         ("rule", ""),
         ("what", ""),
@@ -83,8 +83,8 @@ pub fn table(rules: &[Rule]) -> Table {
 }
 
 /// Rule ii: from which size on ntstore is better.
-fn instructions(figures: &Figures) -> [Rule; 2] {
-    let of = |name, what: &str, found: Option<u64>, should: u64, holds_if| Rule {
+fn instructions(figures: &Figures) -> [GuideRule; 2] {
+    let of = |name, what: &str, found: Option<u64>, should: u64, holds_if| GuideRule {
         name,
         what: format!("size from which on ntstore {what} than store and clwb"),
         without: should as f64,
@@ -121,14 +121,14 @@ impl RuleRuns {
     }
 
     /// Rule i: random writes of 64 B, anywhere and within the buffer of one DIMM.
-    fn small_writes(&self) -> Rule {
-        let load = ThreadLoad::new(AccessKind::Nt, Order::Random, 64);
+    fn small_writes(&self) -> GuideRule {
+        let load = ThreadLoad::new(GuideAccess::Nt, Order::Random, 64);
         let ratio = |bytes| {
             let ran = self.run(load.within(bytes), MemoryPlace::Single, 1, 1);
             ran.counts.effective_write_ratio(&OPTANE100).unwrap_or(0.0)
         };
         let (without, with) = (ratio(1 << 30), ratio(16 * KIB));
-        Rule {
+        GuideRule {
             name: "rule_i",
             what: "random ntstores of 64 B to 1 GiB, and to 16 KiB of one DIMM".into(),
             without,
@@ -140,13 +140,13 @@ impl RuleRuns {
     }
 
     /// Rule iii: many threads write, and a few of them at once.
-    fn writers(&self, place: MemoryPlace, writers: usize) -> Rule {
-        let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 4 * KIB).fenced();
+    fn writers(&self, place: MemoryPlace, writers: usize) -> GuideRule {
+        let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 4 * KIB).fenced();
         let rate = |threads, most| self.run(load, place, threads, most).gbytes_per_s();
         let peak = THREADS.map(|threads| rate(threads, threads)).into_iter().fold(0.0, f64::max);
         let (without, with) = (rate(THREADS_MANY, THREADS_MANY), rate(THREADS_MANY, writers));
         let place = place.name();
-        Rule {
+        GuideRule {
             name: if writers == 1 { "rule_iii_ni" } else { "rule_iii_i" },
             what: format!("{THREADS_MANY} threads write {place}, at most {writers} at once"),
             without: without / peak,
@@ -158,13 +158,13 @@ impl RuleRuns {
     }
 
     /// Rule iv: eight threads read and write from afar, or have four there do it.
-    fn node(&self) -> Rule {
-        let load = ThreadLoad::new(AccessKind::Nt, Order::Sequential, 256).mixed(75);
+    fn node(&self) -> GuideRule {
+        let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256).mixed(75);
         let rate = |threads, is_remote| {
             self.from(load, MemoryPlace::Interleaved, threads, threads, is_remote).gbytes_per_s()
         };
         let (without, with) = (rate(8, true), rate(4, false));
-        Rule {
+        GuideRule {
             name: "rule_iv",
             what: "3:1 reads and writes by 8 remote threads, or by 4 local owners".into(),
             without,

@@ -124,13 +124,13 @@ mod tests {
 
     const NEAR_BYTES: u64 = 64 << 10;
 
-    fn front() -> Front<MediaConstant, Dimm> {
-        let near = MediaConstant::new(Ps::ns(30), Ps::ns(4));
+    fn front() -> Front<Constant, Dimm> {
+        let near = Constant::new(Ps::ns(30), Ps::ns(4));
         Front::new(near, Dimm::new(OPTANE100, 1), NEAR_BYTES)
     }
 
     /// Accesses of lines one by one; how long the last one took.
-    fn access(front: &mut Front<MediaConstant, Dimm>, now: &mut Ps, line: u64, write: bool) -> Ps {
+    fn access(front: &mut Front<Constant, Dimm>, now: &mut Ps, line: u64, write: bool) -> Ps {
         assert!(front.submit(*now, line, line * LINE_BYTES, write));
         let (start, mut done) = (*now, Vec::new());
         while done.is_empty() {

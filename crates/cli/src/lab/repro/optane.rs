@@ -7,9 +7,9 @@ use crate::lab::sim;
 use crate::output;
 use rackpool_bench::html::{self, DemoReport, Verdict};
 use rackpool_bench::optane::claims::Judged;
-use rackpool_bench::optane::rules::{self, Rule};
+use rackpool_bench::optane::rules::{self, GuideRule};
 use rackpool_bench::optane::{self, GuideStudy, Shown};
-use rackpool_bench::report::{AccessKind, Better, Reference, Report, Row};
+use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_bench::run::Size;
 use rackpool_sim::report::Table;
 use serde_json::{Value, json};
@@ -110,7 +110,7 @@ fn constants_table() -> Table {
 }
 
 fn report_of(study: &GuideStudy, tables: &[Table]) -> Report {
-    let mut report = Report::here(AccessKind::Simulated);
+    let mut report = Report::here(Kind::Simulated);
     report.results = study.judged.iter().map(claim_row).collect();
     report.results.extend(study.rules.iter().map(rule_row));
     report.results.extend(study.points.iter().map(point_row));
@@ -138,7 +138,7 @@ fn claim_row(judged: &Judged) -> Row {
     }
 }
 
-fn rule_row(rule: &Rule) -> Row {
+fn rule_row(rule: &GuideRule) -> Row {
     Row::new(rule.name, rule.unit, Better::Higher, rule.with)
         .with("origin", PREDICTED)
         .with("paper_words", rule.what.clone())
@@ -160,7 +160,7 @@ fn page_of(study: &GuideStudy, tables: &[Table], seconds: f64) -> String {
         headline: "The figures of a guide to Optane memory again".into(),
         detail: format!("Threads, queues, DIMMs and a link in virtual time; {}.", totals(study)),
     };
-    let mut page = DemoReport::here("rackpool repro optane", AccessKind::Simulated, verdict);
+    let mut page = DemoReport::here("rackpool repro optane", Kind::Simulated, verdict);
     page.duration_seconds = seconds;
     page.sections = tables.iter().map(sim::section_of).collect();
     html::render(&page)
