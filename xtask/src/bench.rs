@@ -59,6 +59,7 @@ const NEEDS_LAB: &[(&[&str], &str)] = &[
     (&["bench", "verbs", "--fabric", "tcp"], "bench verbs"),
     (&["bench", "sim"], "bench sim"),
     (&["bench", "dram"], "bench dram"),
+    (&["bench", "pmem", "--rules"], "bench pmem"),
     (&["bench", "tiers"], "bench tiers"),
 ];
 

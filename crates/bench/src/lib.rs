@@ -10,7 +10,7 @@
 //! [`verbs`] measures a fabric without a pool on it, [`tiers`] weights of interleaving and the
 //! allocator of arenas, [`dram`] how quickly memory channels are simulated; [`hmsdk`] runs the
 //! cache over unlike memories in virtual time, [`optane`] the figures of a guide to persistent
-//! memory. [`sim_table`] puts the pool's hash table into
+//! memory, [`pmem`] its rules. [`sim_table`] puts the pool's hash table into
 //! simulated runs; [`sim_runs`] makes many of these.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
@@ -39,6 +39,8 @@ pub mod micro;
 pub mod migrate;
 #[cfg(feature = "rack")]
 pub mod optane;
+#[cfg(feature = "rack")]
+pub mod pmem;
 pub mod probe;
 pub mod remote;
 pub mod report;

@@ -235,6 +235,13 @@ pub fn run_all(size: Size, told: &mut dyn FnMut(&str)) -> Figures {
     Figures { all, idle, numa }
 }
 
+/// Runs what figure 12 shows alone.
+pub fn run_instructions(size: Size) -> Figures {
+    let lab = FigureRuns { scale: RunScale::of(size) };
+    let all = lab.instructions().into();
+    Figures { all, idle: Idle::default(), numa: Numa::default() }
+}
+
 fn ewr(ran: &Ran) -> f64 {
     ran.counts.effective_write_ratio(&OPTANE100).unwrap_or(f64::NAN)
 }
@@ -405,7 +412,7 @@ impl FigureRuns {
         let title = "six threads write in order, a fence after each access";
         let mut rate = GuideFigure::new("12 bandwidth", title, "bytes", "GB/s");
         let mut ratio = GuideFigure::new("12 EWR", "the same runs", "bytes", "EWR");
-        let title = "one thread, lines in its cache";
+        let title = "one thread of the same, how long an access takes";
         let mut latency = GuideFigure::new("12 latency", title, "bytes", "ns");
         for bytes in SHORT_SIZES {
             for kind in [GuideAccess::Nt, GuideAccess::Clwb, GuideAccess::Store] {
@@ -415,8 +422,9 @@ impl FigureRuns {
                 ratio.add(kind.name(), bytes as f64, ewr(&ran));
             }
             for kind in [GuideAccess::Nt, GuideAccess::Clwb] {
-                let load = ThreadLoad::new(kind, Order::Random, bytes).fenced().cached();
-                let ran = self.alone(load, MemoryPlace::Interleaved, false);
+                let load = ThreadLoad::new(kind, Order::Sequential, bytes).fenced();
+                let place = MemoryPlace::Interleaved;
+                let ran = self.counted(load, place, 64, self.scale.idle_accesses);
                 latency.add(kind.name(), bytes as f64, ran.mean_ns());
             }
         }

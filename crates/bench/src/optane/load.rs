@@ -6,6 +6,8 @@ pub const LINE_BYTES: u64 = 64;
 /// Neighbouring pieces of this size are on different DIMMs.
 pub const INTERLEAVE_BYTES: u64 = 4096;
 const UNIT_BYTES: u64 = 256;
+/// What each thread has of its own, and begins at the beginning of: as the authors' program.
+const REGION_BYTES: u64 = 2 << 30;
 
 /// Which instructions an access is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +78,7 @@ impl ThreadLoad {
             kind,
             order,
             access_bytes,
-            region_bytes: 1 << 30,
+            region_bytes: REGION_BYTES,
             read_percent: 0,
             fenced: false,
             cached: false,
@@ -144,15 +146,9 @@ pub struct Program {
 
 impl Program {
     pub fn new(load: ThreadLoad, thread: u64, seed: u64) -> Program {
-        let mut rng = Rng::new(seed, Purpose::Workload, thread);
-        let accesses = load.region_bytes / load.access_bytes;
-        // Threads do not begin at the same place of their regions.
-        let at = match load.order {
-            Order::Sequential => rng.below(accesses.max(1)) * load.access_bytes,
-            _ => 0,
-        };
+        let rng = Rng::new(seed, Purpose::Workload, thread);
         let (kind, phase) = (load.kind, Phase::Begin);
-        Program { load, thread, rng, count: 0, at, kind, addr: 0, lines: 0, line: 0, phase }
+        Program { load, thread, rng, count: 0, at: 0, kind, addr: 0, lines: 0, line: 0, phase }
     }
 
     pub fn load(&self) -> &ThreadLoad {
@@ -240,7 +236,7 @@ impl Program {
         }
         (self.kind, self.lines) = (GuideAccess::Read, 1);
         // Others, far from those that are written.
-        (1 << 30) + (step - units) * UNIT_BYTES
+        REGION_BYTES + (step - units) * UNIT_BYTES
     }
 }
 
@@ -291,7 +287,7 @@ mod tests {
         let ops = accesses(load, 6);
         let first = |index: usize| ops[index][1];
         assert_eq!([first(0), first(1)], [ThreadOp::Nt(0), ThreadOp::Nt(256)]);
-        assert_eq!(first(2), ThreadOp::Read(1 << 30));
+        assert_eq!(first(2), ThreadOp::Read(REGION_BYTES));
         assert_eq!([first(3), first(4)], [ThreadOp::Nt(128), ThreadOp::Nt(384)]);
         assert_eq!((ops[0].len(), ops[2].len()), (4, 3));
     }

@@ -13,14 +13,16 @@
 //!   first of these to leave, though others have left before: head of line.
 //! - A fence waits until all lines have entered those queues, which is when they are durable.
 //! - A store needs its line in the cache, which costs the memory a read. Where stores are foreseen
-//!   that read is ahead of them: by the table of figure 13 a thread stores 256 B with clwb and
-//!   fence in 195 ns, less than one read of the medium.
+//!   that read is ahead of them, by as many lines as a core reads at once, and a fence does not
+//!   hold it up: by the table of figure 13 a thread stores 256 B with clwb and fence in 195 ns,
+//!   less than one read of the medium.
 //! - The link takes accesses in their order. To Optane it turns from reads to writes, or back, only
-//!   when all of the other kind are over; no constant says how long that takes.
+//!   when all of the other kind are over and their answers are back; no constant says how long
+//!   that takes.
 
 use super::costs::{
     CACHED_GAP, CLWB_DURABLE, CLWB_GAP, LINK_GAP, NT_AFTER_FENCE, NT_DURABLE, NT_GAP, PAUSE,
-    READ_GAP, READS_MAX, REMOTE_CLWB, REMOTE_NT, REMOTE_READ, WRITES_MAX,
+    FETCHED_AHEAD, READ_GAP, READS_MAX, REMOTE_CLWB, REMOTE_NT, REMOTE_READ, WRITES_MAX,
 };
 use super::load::{GuideAccess, LINE_BYTES, Program, ThreadLoad, ThreadOp};
 use super::memory::{CACHE_BYTES, Cache, Device, MemoryPlace};
@@ -124,6 +126,8 @@ enum MachineEvent {
     Enters(LineRequest),
     /// The link can go on.
     Link,
+    /// An answer has come back over the link.
+    Answered,
     /// A line that was read has come to its thread.
     Arrived(LineRequest),
     Thread(usize),
@@ -181,6 +185,8 @@ struct Thread {
     op: Option<ThreadOp>,
     /// When it can do its next operation.
     ready: Ps,
+    /// When the next line that it will store to has been fetched.
+    fetched: Ps,
     is_asked: bool,
     reads: usize,
     /// Reads of lines that will be written when they come.
@@ -238,6 +244,7 @@ impl GuideMachine {
             cache: full_cache(&load, index as u64, setting),
             op: None,
             ready: Ps::ZERO,
+            fetched: Ps::ZERO,
             is_asked: false,
             reads: 0,
             reads_for_write: 0,
@@ -301,6 +308,10 @@ impl GuideMachine {
                 MachineEvent::Enters(request) => self.enter(now, request),
                 MachineEvent::Link => {
                     self.link.is_asked = false;
+                    self.serve_link(now);
+                }
+                MachineEvent::Answered => {
+                    self.link.under_way -= 1;
                     self.serve_link(now);
                 }
                 MachineEvent::Arrived(request) => self.arrived(now, request),
@@ -396,7 +407,7 @@ impl GuideMachine {
         for one in done.drain(..) {
             let request = self.requests.take(one.id);
             if self.setting.is_remote {
-                self.link.under_way -= 1;
+                self.push(now + request.what.remote(), MachineEvent::Answered);
             }
             if request.what.is_write() {
                 self.left(now, request);
@@ -406,9 +417,6 @@ impl GuideMachine {
             }
         }
         self.done = done;
-        if self.setting.is_remote {
-            self.serve_link(now);
-        }
     }
 
     /// A write has left the controller's queue.
@@ -574,12 +582,15 @@ impl GuideMachine {
     fn clwb(&mut self, now: Ps, thread: usize, addr: u64) -> bool {
         let one = &self.threads[thread];
         let load = one.program.load();
-        let gap = if load.cached { CACHED_GAP } else { CLWB_GAP };
+        let is_foreseen = load.cached || one.program.is_foreseen();
+        let gap = if is_foreseen { CACHED_GAP } else { CLWB_GAP };
         let has_room = one.writes.len() < WRITES_MAX && one.to_write.is_empty();
         let is_taken = if load.cached {
             has_room && self.write(now + gap, thread, addr, What::Clwb)
-        } else if one.program.is_foreseen() {
+        } else if is_foreseen {
             has_room
+                && one.reads < READS_MAX
+                && self.is_fetched(now, thread)
                 && self.read(now, thread, addr, What::ReadAhead)
                 && self.write(now + gap, thread, addr, What::Clwb)
         } else {
@@ -593,6 +604,17 @@ impl GuideMachine {
         is_taken
     }
 
+    /// Whether the next line that is foreseen has been fetched; then the one after it will be.
+    fn is_fetched(&mut self, now: Ps, thread: usize) -> bool {
+        let one = &mut self.threads[thread];
+        if one.fetched > now {
+            one.ready = one.fetched;
+            return false;
+        }
+        one.fetched = one.fetched.max(Ps(now.0.saturating_sub(FETCHED_AHEAD.0))) + CLWB_GAP;
+        true
+    }
+
     /// A store to the cache, which may have to write another line for it.
     fn store(&mut self, now: Ps, thread: usize, addr: u64) -> bool {
         let one = &self.threads[thread];
@@ -602,13 +624,17 @@ impl GuideMachine {
             return true;
         }
         let has_room = one.writes.len() < WRITES_MAX && one.to_write.is_empty();
-        if !has_room || !self.read(now, thread, addr, What::ReadAhead) {
+        if !has_room
+            || one.reads == READS_MAX
+            || !self.is_fetched(now, thread)
+            || !self.read(now, thread, addr, What::ReadAhead)
+        {
             return false;
         }
         if let Some(leaves) = self.threads[thread].cache.insert(addr) {
             self.threads[thread].to_write.push_back(leaves);
         }
-        self.threads[thread].ready = now + CLWB_GAP;
+        self.threads[thread].ready = now + CACHED_GAP;
         self.ran.written_bytes += LINE_BYTES;
         true
     }

@@ -4,10 +4,10 @@
 //! floor of figure 9, of rule ii of figures 2, 4, 13 and 17, of rule iii of figures 2 to 5, of rule
 //! iv of the idle latencies.
 
-use super::figures::{Figures, KIB, THREADS};
+use super::figures::{Figures, KIB, THREADS, run_instructions};
 use super::judge::{bandwidth_crossover, latency_crossover};
 use super::load::{GuideAccess, Order, ThreadLoad};
-use super::machine::{Length, Ran, Setting, run};
+use super::machine::{self, Length, Ran, Setting};
 use super::memory::MemoryPlace;
 use crate::run::Size;
 use rackpool_rack::pmem::config::OPTANE100;
@@ -27,8 +27,11 @@ const EWR_MIN: f64 = 0.9;
 pub struct GuideRule {
     pub name: &'static str,
     pub what: String,
-    pub without: f64,
+    /// `None` where a rule is at which size it begins to hold.
+    pub without: Option<f64>,
     pub with: f64,
+    /// What the guide has for it.
+    pub paper: Option<f64>,
     pub unit: &'static str,
     pub holds_if: &'static str,
     pub holds: bool,
@@ -37,6 +40,14 @@ pub struct GuideRule {
 struct RuleRuns {
     warm_up: Ps,
     counted: Ps,
+}
+
+/// Runs the rules alone, with the figure that they need. `told` hears what is run.
+pub fn run(size: Size, told: &mut dyn FnMut(&str)) -> Vec<GuideRule> {
+    told("figure 12");
+    let figures = run_instructions(size);
+    told("the four rules");
+    run_rules(size, &figures)
 }
 
 /// Runs what the figures have not.
@@ -48,7 +59,8 @@ pub fn run_rules(size: Size, figures: &Figures) -> Vec<GuideRule> {
     };
     let lab = RuleRuns { warm_up: Ps::us(warm_us), counted: Ps::us(counted_us) };
     let mut rules = vec![lab.small_writes()];
-    rules.extend(instructions(figures));
+    rules.push(large_writes(figures));
+    rules.extend(crossovers(figures));
     rules.extend(WRITERS.map(|(place, writers)| lab.writers(place, writers)));
     rules.push(lab.node());
     rules
@@ -82,14 +94,32 @@ pub fn table(rules: &[GuideRule]) -> Table {
     table
 }
 
+/// Rule ii: what ntstore gives where it is better.
+fn large_writes(figures: &Figures) -> GuideRule {
+    let rate = |kind: GuideAccess| figures.get("12 bandwidth").at(kind.name(), 4096.0);
+    let [without, with] = [GuideAccess::Clwb, GuideAccess::Nt].map(rate);
+    GuideRule {
+        name: "rule_ii",
+        what: "six threads write 4 KiB by store and clwb, or by ntstore".into(),
+        without: Some(without),
+        with,
+        // Table of figure 12.
+        paper: Some(13.45),
+        unit: "GB/s",
+        holds_if: "more with it",
+        holds: with > without,
+    }
+}
+
 /// Rule ii: from which size on ntstore is better.
-fn instructions(figures: &Figures) -> [GuideRule; 2] {
+fn crossovers(figures: &Figures) -> [GuideRule; 2] {
     let of = |name, what: &str, found: Option<u64>, should: u64, holds_if| GuideRule {
         name,
         what: format!("size from which on ntstore {what} than store and clwb"),
-        without: should as f64,
+        without: None,
         // 0: it never does.
         with: found.map_or(0.0, |bytes| bytes as f64),
+        paper: Some(should as f64),
         unit: "B",
         holds_if,
         holds: found == Some(should),
@@ -117,7 +147,9 @@ impl RuleRuns {
     ) -> Ran {
         let RuleRuns { warm_up, counted } = *self;
         let length = Length::Time { warm_up, counted };
-        run(load, Setting { place, threads, is_remote, at_once_max: most, length, seed: SEED })
+        let at_once_max = most;
+        let setting = Setting { place, threads, is_remote, at_once_max, length, seed: SEED };
+        machine::run(load, setting)
     }
 
     /// Rule i: random writes of 64 B, anywhere and within the buffer of one DIMM.
@@ -131,8 +163,9 @@ impl RuleRuns {
         GuideRule {
             name: "rule_i",
             what: "random ntstores of 64 B to 1 GiB, and to 16 KiB of one DIMM".into(),
-            without,
+            without: Some(without),
             with,
+            paper: None,
             unit: "EWR",
             holds_if: "0.9 or more with it, 0.25 within a tenth without",
             holds: with >= EWR_MIN && (without / 0.25 - 1.0).abs() <= 0.1,
@@ -149,8 +182,9 @@ impl RuleRuns {
         GuideRule {
             name: if writers == 1 { "rule_iii_ni" } else { "rule_iii_i" },
             what: format!("{THREADS_MANY} threads write {place}, at most {writers} at once"),
-            without: without / peak,
+            without: Some(without / peak),
             with: with / peak,
+            paper: None,
             unit: "of the peak",
             holds_if: "0.95 or more with it",
             holds: with >= KEPT_MIN * peak,
@@ -167,8 +201,9 @@ impl RuleRuns {
         GuideRule {
             name: "rule_iv",
             what: "3:1 reads and writes by 8 remote threads, or by 4 local owners".into(),
-            without,
+            without: Some(without),
             with,
+            paper: None,
             unit: "GB/s",
             holds_if: "more with it",
             holds: with > without,

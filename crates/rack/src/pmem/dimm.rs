@@ -4,8 +4,8 @@
 //! queue for the buffer; durable they were before, on entering that queue. What it does:
 //! - A unit whose lines have all been written is written back at once and stays as a copy; one
 //!   that is partly written stays until room is needed, and is read and written then.
-//! - Room is made at random among units that nothing is under way for, written or not: the table
-//!   of figure 9 rises slowly beyond 64 units, as with no order of use.
+//! - Room is made at random among all units: the table of figure 9 rises slowly beyond 64 units,
+//!   as with no order of use.
 //! - A write to a unit that is being written back waits for that, at the head of its queue.
 //! - Wear levelling is the guide's guess for its tails. Here a vote finds a block that has most
 //!   of the medium's writes (Boyer and Moore); many blocks in turn never win it.
@@ -111,8 +111,8 @@ struct BufferSlot {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct DimmQueue {
     accesses: VecDeque<DimmAccess>,
-    /// Where its first access will have room, once that is written back.
-    promised: Option<usize>,
+    /// Room is being made for its first access.
+    has_drawn: bool,
     /// Accesses that are not over.
     under_way: usize,
 }
@@ -265,44 +265,49 @@ impl Dimm {
         if is_taken {
             let queue = &mut self.queues[queue];
             queue.accesses.pop_front();
-            queue.promised = None;
+            queue.has_drawn = false;
             self.bus_free = now + self.config.bus_gap;
         }
         is_taken
     }
 
-    /// A slot that can be used now; if it has to be written back before, it is promised.
+    /// A slot that can be used now. One is drawn: a unit that is partly written is written back
+    /// for it, one that is on its way to the medium makes room by itself. The first slot that is
+    /// clean after that is taken, so that no queue waits for a certain one.
     fn make_room(&mut self, queue: usize) -> Option<usize> {
-        if let Some(slot) = self.queues[queue].promised.take() {
-            let one = &self.slots[slot];
-            match one.state {
-                State::Open if one.dirty == 0 => return Some(slot),
-                State::WritingBack => {
-                    self.queues[queue].promised = Some(slot);
-                    return None;
-                }
-                // The other queue was quicker.
-                State::Open | State::Loading => {}
-            }
-        }
         if let Some(slot) = self.tags.iter().position(|&tag| tag == EMPTY) {
             return Some(slot);
         }
-        let is_open = |&slot: &usize| self.slots[slot].state == State::Open;
-        let open = (0..self.slots.len()).filter(is_open).count() as u64;
-        if open == 0 {
+        if !self.queues[queue].has_drawn {
+            let slot = self.draw()?;
+            match self.slots[slot] {
+                BufferSlot { state: State::Open, dirty: 0, .. } => return Some(slot),
+                BufferSlot { state: State::Open, .. } => {
+                    self.counts.partial_writes += 1;
+                    self.write_back(slot);
+                }
+                _ => {}
+            }
+            self.queues[queue].has_drawn = true;
+        }
+        let clean = self.slots.iter().position(|one| one.state == State::Open && one.dirty == 0);
+        if clean.is_none() && self.slots.iter().all(|one| one.state != State::WritingBack) {
+            // The other queue took what was drawn for.
+            self.queues[queue].has_drawn = false;
+        }
+        clean
+    }
+
+    /// One of all slots that nothing is read into.
+    fn draw(&mut self) -> Option<usize> {
+        let is_settled = |&slot: &usize| self.slots[slot].state != State::Loading;
+        let settled = (0..self.slots.len()).filter(is_settled).count() as u64;
+        if settled == 0 {
             return None;
         }
         self.draws += 1;
-        let chosen = mix64(self.seed ^ self.draws) % open;
-        let slot = (0..self.slots.len()).filter(is_open).nth(chosen as usize)?;
-        if self.slots[slot].dirty == 0 {
-            return Some(slot);
-        }
-        self.counts.partial_writes += 1;
-        self.write_back(slot);
-        self.queues[queue].promised = Some(slot);
-        None
+        let chosen = mix64(self.seed ^ self.draws) % settled;
+        (0..self.slots.len()).filter(is_settled).nth(chosen as usize)
     }
 
     fn write_back(&mut self, slot: usize) {
@@ -493,6 +498,24 @@ mod tests {
         assert_eq!(order, [0, 1, 2, 3, 4, 5]);
         let full = OPTANE100.bus_gap.times(3);
         assert!(done[4].at >= full + OPTANE100.write_gap, "{done:?}");
+    }
+
+    #[test]
+    fn room_is_the_first_clean_unit_whichever_was_drawn() {
+        let lines = OPTANE100.unit_bytes / LINE_BYTES;
+        for seed in 0..64 {
+            let mut dimm = Dimm::new(OPTANE100, seed);
+            let units = OPTANE100.units as u64;
+            // All slots are taken by whole units but one, which is partly written.
+            let whole = (0..(units - 1) * lines).chain([(units - 1) * lines]);
+            let count = whole.clone().count() as u64;
+            for line in whole.chain([1 << 20]) {
+                assert!(dimm.submit(Ps::ZERO, line, line * LINE_BYTES, true));
+            }
+            let last = finish(&mut dimm).pop().expect("writes are over");
+            let most = OPTANE100.bus_gap.times(count + 1) + OPTANE100.write_gap.times(2);
+            assert!(last.id == 1 << 20 && last.at <= most, "seed {seed}: {last:?}");
+        }
     }
 
     #[test]

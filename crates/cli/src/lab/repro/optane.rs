@@ -7,8 +7,9 @@ use crate::lab::sim;
 use crate::output;
 use rackpool_bench::html::{self, DemoReport, Verdict};
 use rackpool_bench::optane::claims::Judged;
-use rackpool_bench::optane::rules::{self, GuideRule};
+use rackpool_bench::optane::rules;
 use rackpool_bench::optane::{self, GuideStudy, Shown};
+use rackpool_bench::pmem;
 use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_bench::run::Size;
 use rackpool_sim::report::Table;
@@ -112,7 +113,7 @@ fn constants_table() -> Table {
 fn report_of(study: &GuideStudy, tables: &[Table]) -> Report {
     let mut report = Report::here(Kind::Simulated);
     report.results = study.judged.iter().map(claim_row).collect();
-    report.results.extend(study.rules.iter().map(rule_row));
+    report.results.extend(study.rules.iter().map(|rule| pmem::rule_row(rule, PREDICTED)));
     report.results.extend(study.points.iter().map(point_row));
     let tables = tables.iter().map(Table::to_json).collect::<Vec<Value>>();
     report.extra.insert("tables".into(), tables.into());
@@ -136,15 +137,6 @@ fn claim_row(judged: &Judged) -> Row {
         Some(value) => row.against(Reference::Paper(value)),
         None => row,
     }
-}
-
-fn rule_row(rule: &GuideRule) -> Row {
-    Row::new(rule.name, rule.unit, Better::Higher, rule.with)
-        .with("origin", PREDICTED)
-        .with("paper_words", rule.what.clone())
-        .with("without", rule.without)
-        .with("holds_if", rule.holds_if)
-        .with("as_stated", rule.holds)
 }
 
 fn point_row(point: &Shown) -> Row {
