@@ -5,8 +5,8 @@
 //! - A unit whose lines have all been written is written back at once and stays as a copy; one
 //!   that is partly written stays until room is needed, and is read and written then.
 //! - Room is made at random among all units: the table of figure 9 rises slowly beyond 64 units,
-//!   as with no order of use.
-//! - A write to a unit that is being written back waits for that, at the head of its queue.
+//!   as with no order of use. A unit that is partly written is written at once for that.
+//! - A write to a unit that the medium is writing waits for that, at the head of its queue.
 //! - Wear levelling is the guide's guess for its tails. Here a vote finds a block that has most
 //!   of the medium's writes (Boyer and Moore); many blocks in turn never win it.
 
@@ -93,8 +93,10 @@ enum State {
     Open,
     /// The medium reads it, or will.
     Loading,
-    /// It is written back, or will be.
-    WritingBack,
+    /// It will be written back; writes still go into it.
+    Queued,
+    /// The medium writes it.
+    Writing,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -283,15 +285,17 @@ impl Dimm {
             match self.slots[slot] {
                 BufferSlot { state: State::Open, dirty: 0, .. } => return Some(slot),
                 BufferSlot { state: State::Open, .. } => {
-                    self.counts.partial_writes += 1;
-                    self.write_back(slot);
+                    // Before whole units, for which nothing waits.
+                    self.slots[slot].state = State::Queued;
+                    self.write_backs.push_front(slot);
                 }
                 _ => {}
             }
             self.queues[queue].has_drawn = true;
         }
         let clean = self.slots.iter().position(|one| one.state == State::Open && one.dirty == 0);
-        if clean.is_none() && self.slots.iter().all(|one| one.state != State::WritingBack) {
+        let is_left = |one: &BufferSlot| matches!(one.state, State::Queued | State::Writing);
+        if clean.is_none() && !self.slots.iter().any(is_left) {
             // The other queue took what was drawn for.
             self.queues[queue].has_drawn = false;
         }
@@ -311,14 +315,14 @@ impl Dimm {
     }
 
     fn write_back(&mut self, slot: usize) {
-        self.slots[slot].state = State::WritingBack;
+        self.slots[slot].state = State::Queued;
         self.write_backs.push_back(slot);
     }
 
     fn write(&mut self, now: Ps, slot: usize, line: u8, id: u64) -> bool {
         let full = self.full();
         let one = &mut self.slots[slot];
-        if one.state == State::WritingBack {
+        if one.state == State::Writing {
             return false;
         }
         one.dirty |= line;
@@ -342,7 +346,7 @@ impl Dimm {
                 self.loads.push_back(slot);
             }
             State::Loading => one.waiting.push(id),
-            State::Open | State::WritingBack => {
+            State::Open | State::Queued | State::Writing => {
                 self.counts.read_hits += 1;
                 self.push(now + self.config.hit, DimmEvent::Over { id, write: false });
             }
@@ -364,6 +368,8 @@ impl Dimm {
             self.push(now + self.config.media_read, DimmEvent::Loaded(slot));
         } else if let Some(slot) = self.write_backs.pop_front() {
             self.counts.media_writes += 1;
+            self.counts.partial_writes += u64::from(self.slots[slot].dirty != self.full());
+            self.slots[slot].state = State::Writing;
             self.media_free = now + self.config.write_gap;
             self.push(self.media_free, DimmEvent::Written(slot));
             if let Some(wear) = self.config.wear {
