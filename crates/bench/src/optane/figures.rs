@@ -397,7 +397,9 @@ impl FigureRuns {
         let mut figure = GuideFigure::new("9", title, "units", "EWR");
         for (series, read) in [("ntstore", 0), ("ntstore, 64 units read between", 64)] {
             for units in UNITS {
-                let load = ThreadLoad::new(GuideAccess::Nt, Order::Halves { units, read }, 128);
+                // The authors' program waits for each line.
+                let order = Order::Halves { units, read };
+                let load = ThreadLoad::new(GuideAccess::Nt, order, 128).fenced();
                 let round = 2 * (units + read);
                 // Whole rounds.
                 let rounds = (self.scale.probe_accesses / round).max(4);
