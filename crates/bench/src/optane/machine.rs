@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - A thread has at most 256 B of writes in the controllers' queues. Its next line waits for the
-//!   first of these to leave, though others have left before: head of line.
+//!   first of these to leave, though others have left before: head of line. Nothing orders the
+//!   lines of different threads: which of them leaves next is drawn.
 //! - A fence waits until all lines have entered those queues, which is when they are durable.
 //! - A store needs its line in the cache, which costs the memory a read. Where stores are foreseen
 //!   that read is ahead of them, by as many lines as a core reads at once, and a fence does not
@@ -29,6 +30,7 @@ use super::memory::{CACHE_BYTES, Cache, Device, MemoryPlace};
 use rackpool_rack::model::memory::{Done, Medium};
 use rackpool_rack::pmem::DimmCounts;
 use rackpool_rack::pmem::config::UNCORE;
+use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -154,6 +156,10 @@ impl Requests {
         }
     }
 
+    fn is_write(&self, id: u64) -> bool {
+        self.all[id as usize].is_some_and(|request| request.what.is_write())
+    }
+
     fn take(&mut self, id: u64) -> LineRequest {
         self.free.push(id);
         self.all[id as usize].take().expect("a request is over once")
@@ -164,8 +170,18 @@ impl Requests {
 struct Channel {
     device: Device,
     /// Those that it had no room for.
-    waiting: VecDeque<LineRequest>,
+    reads: VecDeque<LineRequest>,
+    /// The controller's queue; which thread's line leaves it next is drawn.
+    writes: Vec<LineRequest>,
+    is_writing: bool,
     wake: Ps,
+}
+
+impl Channel {
+    fn new(device: Device) -> Channel {
+        let (reads, writes) = (VecDeque::new(), Vec::new());
+        Channel { device, reads, writes, is_writing: false, wake: NEVER }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -223,6 +239,7 @@ struct GuideMachine {
     /// Threads with an access under way, and those that wait for their turn.
     at_once: usize,
     waiting: VecDeque<usize>,
+    rng: Rng,
 }
 
 const NEVER: Ps = Ps(u64::MAX);
@@ -258,11 +275,10 @@ impl GuideMachine {
             has_turn: false,
             waits_for_turn: false,
         };
-        let channel = |device| Channel { device, waiting: VecDeque::new(), wake: NEVER };
         GuideMachine {
             setting,
             threads: (0..setting.threads).map(thread).collect(),
-            channels: setting.place.devices(setting.seed).into_iter().map(channel).collect(),
+            channels: setting.place.devices(setting.seed).into_iter().map(Channel::new).collect(),
             requests: Requests::default(),
             link: Link::default(),
             events: BinaryHeap::new(),
@@ -276,6 +292,7 @@ impl GuideMachine {
             is_over: false,
             at_once: 0,
             waiting: VecDeque::new(),
+            rng: Rng::new(setting.seed, Purpose::Memory, 1),
         }
     }
 
@@ -364,7 +381,12 @@ impl GuideMachine {
     /// A request comes to its channel's controller.
     fn enter(&mut self, now: Ps, request: LineRequest) {
         let (channel, _) = self.setting.place.channel(request.addr);
-        self.channels[channel].waiting.push_back(request);
+        let one = &mut self.channels[channel];
+        if request.what.is_write() {
+            one.writes.push(request);
+        } else {
+            one.reads.push_back(request);
+        }
         self.feed(now, channel);
         if request.what.is_write() {
             let whole = if request.what == What::Nt { NT_DURABLE } else { CLWB_DURABLE };
@@ -379,14 +401,24 @@ impl GuideMachine {
     /// Gives a channel what it has room for, and has it called when it wants to be.
     fn feed(&mut self, now: Ps, channel: usize) {
         let one = &mut self.channels[channel];
-        while let Some(request) = one.waiting.front().copied() {
-            let (_, addr) = self.setting.place.channel(request.addr);
+        let place = self.setting.place;
+        while let Some(request) = one.reads.front().copied() {
             let id = self.requests.add(request);
-            if !one.device.submit(now, id, addr, request.what.is_write()) {
+            if !one.device.submit(now, id, place.channel(request.addr).1, false) {
                 self.requests.take(id);
                 break;
             }
-            one.waiting.pop_front();
+            one.reads.pop_front();
+        }
+        if !one.is_writing && !one.writes.is_empty() {
+            let drawn = self.rng.below(one.writes.len() as u64) as usize;
+            let is_of_thread = |other: &LineRequest| other.thread == one.writes[drawn].thread;
+            let first = one.writes.iter().position(is_of_thread).unwrap_or(drawn);
+            let request = one.writes.remove(first);
+            let id = self.requests.add(request);
+            let is_taken = one.device.submit(now, id, place.channel(request.addr).1, true);
+            assert!(is_taken, "nothing else is written there");
+            one.is_writing = true;
         }
         let next = one.device.next_event().map_or(NEVER, |at| at.max(now));
         if next < one.wake {
@@ -403,6 +435,8 @@ impl GuideMachine {
         one.wake = NEVER;
         let mut done = std::mem::take(&mut self.done);
         one.device.advance(now, &mut done);
+        let is_written = |done: &Done| self.requests.is_write(done.id);
+        one.is_writing &= !done.iter().any(is_written);
         self.feed(now, channel);
         for one in done.drain(..) {
             let request = self.requests.take(one.id);

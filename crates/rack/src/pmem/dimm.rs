@@ -6,7 +6,8 @@
 //!   that is partly written stays until room is needed, and is read and written then.
 //! - Room is made at random among all units: the table of figure 9 rises slowly beyond 64 units,
 //!   as with no order of use. A unit that is partly written is written at once for that.
-//! - A write to a unit that the medium is writing waits for that, at the head of its queue.
+//! - A write to a unit that the medium is writing waits for that, at the head of its queue; so
+//!   does one that makes a unit whole when as many as can wait for the medium do.
 //! - Wear levelling is the guide's guess for its tails. Here a vote finds a block that has most
 //!   of the medium's writes (Boyer and Moore); many blocks in turn never win it.
 
@@ -322,7 +323,9 @@ impl Dimm {
     fn write(&mut self, now: Ps, slot: usize, line: u8, id: u64) -> bool {
         let full = self.full();
         let one = &mut self.slots[slot];
-        if one.state == State::Writing {
+        let is_whole = one.state == State::Open && one.dirty | line == full;
+        let is_full = self.write_backs.len() >= self.config.write_backs_max;
+        if one.state == State::Writing || is_whole && is_full {
             return false;
         }
         one.dirty |= line;
