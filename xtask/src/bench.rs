@@ -37,8 +37,13 @@ const LAB_BENCHMARKS: &[&[&str]] = &[
 ];
 
 /// Those of the laboratory that simulate: they run in the background.
-const SIMULATIONS: &[&[&str]] =
-    &[&["bench", "sim"], &["bench", "dram"], &["repro", "herd"], &["repro", "hmsdk"]];
+const SIMULATIONS: &[&[&str]] = &[
+    &["bench", "sim"],
+    &["bench", "dram"],
+    &["repro", "herd"],
+    &["repro", "hmsdk"],
+    &["repro", "optane"],
+];
 
 /// What the README's program answers with the way to one that has it, and how it names it.
 const NEEDS_LAB: &[(&[&str], &str)] = &[
@@ -54,6 +59,7 @@ const NEEDS_LAB: &[(&[&str], &str)] = &[
     (&["bench", "verbs", "--fabric", "tcp"], "bench verbs"),
     (&["bench", "sim"], "bench sim"),
     (&["bench", "dram"], "bench dram"),
+    (&["bench", "pmem", "--rules"], "bench pmem"),
     (&["bench", "tiers"], "bench tiers"),
 ];
 

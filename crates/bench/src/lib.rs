@@ -9,7 +9,8 @@
 //! share).
 //! [`verbs`] measures a fabric without a pool on it, [`tiers`] weights of interleaving and the
 //! allocator of arenas, [`dram`] how quickly memory channels are simulated; [`hmsdk`] runs the
-//! cache over unlike memories in virtual time. [`sim_table`] puts the pool's hash table into
+//! cache over unlike memories in virtual time, [`optane`] the figures of a guide to persistent
+//! memory, [`pmem`] its rules. [`sim_table`] puts the pool's hash table into
 //! simulated runs; [`sim_runs`] makes many of these.
 //!
 //! Rule of the crate: no `unsafe`, and every random choice comes from a seed that the caller
@@ -36,6 +37,10 @@ pub mod locks;
 pub mod micro;
 #[cfg(feature = "lab")]
 pub mod migrate;
+#[cfg(feature = "rack")]
+pub mod optane;
+#[cfg(feature = "rack")]
+pub mod pmem;
 pub mod probe;
 pub mod remote;
 pub mod report;

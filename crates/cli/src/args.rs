@@ -125,7 +125,8 @@ Examples:
   rackpool bench tiers --json tiers.json
   rackpool bench kv --baselines --quick               HERD beside Pilaf and FaRM-KV, over shm
   rackpool bench kv --baselines=tcp --json beside.json
-  rackpool bench verbs --fabric verbs --verbs-device mlx5_0";
+  rackpool bench verbs --fabric verbs --verbs-device mlx5_0
+  rackpool bench pmem --rules --quick --json rules.json    what keeping to each rule gives";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -463,6 +464,9 @@ pub enum BenchName {
     Sim,
     /// How quickly memory channels are simulated, in requests a second of processor time
     Dram,
+    /// The four rules of a guide to persistent memory, each without and with it, in the model of
+    /// repro optane (--rules)
+    Pmem,
 }
 
 #[derive(Debug, Args)]
@@ -529,6 +533,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "shm|tcp|verbs", num_args = 0..=1, require_equals = true,
           default_missing_value = "shm")]
     pub baselines: Option<FabricChoice>,
+    /// What keeping to each rule gives, in the model (pmem)
+    #[arg(long)]
+    pub rules: bool,
     /// Client processes (ycsb)
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -683,6 +690,8 @@ mod tests {
             "rackpool sim rack a.toml --pool-load 40,70 --preset corrected,cxl --chunk-kib 64,4096",
             "rackpool repro racksim --out dir --quick",
             "rackpool repro hmsdk --out dir --quick",
+            "rackpool repro optane --out dir --quick",
+            "rackpool bench pmem --rules --quick --json rules.json",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool calibrate --out a.toml --base laptop --tiers a.json --cxl-node 2",
             "rackpool doctor --json",

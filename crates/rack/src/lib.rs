@@ -9,6 +9,7 @@ pub mod live;
 pub mod model;
 pub mod net;
 pub mod plan;
+pub mod pmem;
 pub mod report;
 pub mod repro;
 pub mod run;

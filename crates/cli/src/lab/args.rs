@@ -89,6 +89,8 @@ pub enum PaperName {
     Racksim,
     /// HMSDK with CacheLib: key-value caches with heterogeneous memory tiering, IEEE Micro 2024
     Hmsdk,
+    /// A guide to Optane memory; its figures are of FAST 2020
+    Optane,
 }
 
 #[derive(Debug, Args)]
@@ -100,7 +102,7 @@ pub struct ReproArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
     /// Device profile: a name or a file [default: the paper's testbed: rcmp-testbed, herd-apt]; not
-    /// for racksim and hmsdk, which have memories of their own
+    /// for racksim, hmsdk and optane, which have memories of their own
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<String>,
     /// A fifth of the operations: to try the command, not for figures

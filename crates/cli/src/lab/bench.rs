@@ -15,7 +15,7 @@ use rackpool_bench::cache::ratio::PEERS;
 use rackpool_bench::cache::tiering::FarKind;
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Size};
-use rackpool_bench::{cache, dram, kv, migrate, tiers, verbs};
+use rackpool_bench::{cache, dram, kv, migrate, pmem, tiers, verbs};
 use rackpool_tiers::topology::{Sources, Topology};
 use std::path::PathBuf;
 
@@ -29,6 +29,7 @@ pub fn measure(args: &BenchArgs) -> Result<Report> {
         BenchName::Dram => measure_dram(args),
         BenchName::Tiers => measure_tiers(args),
         BenchName::Verbs => measure_verbs(args),
+        BenchName::Pmem => measure_pmem(args),
         _ => Err(Failure::new("bug", "it is measured on racks")),
     }
 }
@@ -97,6 +98,15 @@ fn measure_tiers(args: &BenchArgs) -> Result<Report> {
 /// Measures the simulation of memory channels in this process.
 fn measure_dram(args: &BenchArgs) -> Result<Report> {
     watch(|say| Ok(dram::run(Size::quick(args.quick), say)?))
+}
+
+/// Runs the rules of persistent memory in the model.
+fn measure_pmem(args: &BenchArgs) -> Result<Report> {
+    if !args.rules {
+        let what = "bench pmem needs --rules: no persistent memory of a machine is measured";
+        return Err(Failure::usage(what));
+    }
+    watch(|say| Ok(pmem::run_rules(Size::quick(args.quick), say)))
 }
 
 /// Measures a fabric by itself, in this process.

@@ -1,6 +1,7 @@
 //! `rackpool repro`: the evaluations of the papers again, as a page, as JSON and as text.
 
 mod hmsdk;
+mod optane;
 mod racksim;
 
 use crate::args::{PaperName, ReproArgs};
@@ -26,6 +27,7 @@ pub fn run(args: &ReproArgs) -> Result<()> {
         PaperName::Herd => ("herd", "herd-apt", evaluate::<Herd>),
         PaperName::Racksim => return racksim::run(args),
         PaperName::Hmsdk => return hmsdk::run(args),
+        PaperName::Optane => return optane::run(args),
     };
     let profile = args.profile.as_deref().unwrap_or(testbed);
     let profile = Profile::load(profile).map_err(|error| Failure::usage(error.to_string()))?;

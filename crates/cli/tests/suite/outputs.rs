@@ -93,6 +93,7 @@ fn an_output_that_cannot_be_written_is_said_before_the_work() {
         &["repro", "rcmp", "--out", below],
         &["repro", "racksim", "--out", below],
         &["repro", "hmsdk", "--out", below],
+        &["repro", "optane", "--out", below],
         &["plan", &plan, "--out", below],
         &["plan", "init", no],
         &["trace", "kernel", "lbm", "--footprint", "1G", "--out", no_trace],

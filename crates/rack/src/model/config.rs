@@ -201,7 +201,8 @@ pub struct Config {
     /// End of the simulation, ms of virtual time; accesses that begin later are left out.
     #[serde(default)]
     pub end_ms: Option<u64>,
-    /// Nodes' memory: a preset of DRAM, `cxl:NS:GBPS:PRESET` or `constant:NS:GBPS`.
+    /// Nodes' memory: a preset of DRAM, `cxl:NS:GBPS:PRESET`, `constant:NS:GBPS`, `optane100` or
+    /// `front:MIB:PRESET:optane100`.
     #[serde(default)]
     pub local_memory: Option<String>,
     #[serde(default)]

@@ -5,6 +5,9 @@ use super::memory::{Constant, Done, Medium};
 use crate::dram::medium::{self, CxlLink, MediumConfig};
 use crate::dram::timing::LINE_BYTES;
 use crate::dram::{self, Completion, Request};
+use crate::pmem::Dimm;
+use crate::pmem::config::OPTANE100;
+use crate::pmem::front::Front;
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +17,10 @@ pub enum Media {
     /// A constant time at a rate.
     Constant(Constant),
     Dram(Box<Dram>),
+    /// A module of persistent memory.
+    Dimm(Box<Dimm>),
+    /// One with DRAM in front: Memory mode.
+    Front(Box<Front<Dram, Dimm>>),
 }
 
 /// A channel of DRAM in picoseconds, maybe behind a link. An access begins with the first whole
@@ -22,11 +29,14 @@ pub enum Media {
 pub struct Dram {
     channel: medium::DramMedium,
     cycle_ps: u64,
-    /// Empty between calls.
     #[serde(skip)]
     done: Vec<Completion>,
 }
 
+/// The preset of a module of persistent memory.
+const OPTANE: &str = "optane100";
+/// Most of DRAM in front of a channel, which the model has a word a line of.
+const FRONT_MIB_MAX: u64 = 1024;
 /// Bytes of a message on a link of CXL beside a line: a flit of 68 bytes holds 64.
 const CXL_HEADER_BYTES: u64 = 4;
 
@@ -78,7 +88,8 @@ impl Medium for Dram {
 }
 
 impl Media {
-    /// A channel: as [`Dram::named`], or `constant:NS:GBPS` (gigabytes per second).
+    /// A channel: as [`Dram::named`], or `constant:NS:GBPS` (gigabytes per second), `optane100`, or
+    /// `front:MIB:PRESET:optane100` with so much DRAM in front.
     pub fn new(name: &str, field: &'static str) -> Result<Media, ConfigError> {
         if name.starts_with("constant:") {
             return constant(name).map(Media::Constant).ok_or_else(|| ConfigError::Field {
@@ -86,9 +97,24 @@ impl Media {
                 reason: format!("`{name}`: write constant:NS:GBPS, such as constant:150:32"),
             });
         }
+        if name == OPTANE {
+            return Ok(Media::Dimm(Box::new(Dimm::new(OPTANE100, 0))));
+        }
+        if name.starts_with("front:") {
+            return front(name).map(|front| Media::Front(Box::new(front))).ok_or_else(|| {
+                let reason = format!(
+                    "`{name}`: write front:MIB:PRESET:{OPTANE}, MIB from 1 to {FRONT_MIB_MAX}, \
+                     such as front:64:ddr4-2400:{OPTANE}"
+                );
+                ConfigError::Field { field, reason }
+            });
+        }
         let dram = Dram::named(name).map_err(|error| ConfigError::Field {
             field,
-            reason: format!("{error}; or cxl:NS:GBPS:PRESET, constant:NS:GBPS"),
+            reason: format!(
+                "{error}; or cxl:NS:GBPS:PRESET, constant:NS:GBPS, {OPTANE}, \
+                 front:MIB:PRESET:{OPTANE}"
+            ),
         })?;
         Ok(Media::Dram(Box::new(dram)))
     }
@@ -111,6 +137,8 @@ impl Media {
         let line_ps = match self {
             Media::Constant(one) => one.gap.0,
             Media::Dram(one) => one.channel.line_ps(),
+            Media::Dimm(one) => one.config().line_read_ps(),
+            Media::Front(one) => one.near().channel.line_ps(),
         };
         LINE_BYTES as f64 * 1e3 / line_ps as f64
     }
@@ -121,9 +149,19 @@ impl Media {
             "ddr4-2400" => "memory by JESD79-4, speed bin 2400R",
             "ddr5-4800" => "memory by JESD79-5, speed bin 4800B",
             "dracksim" => "memory by DRackSim's DDR4_x16_2400.ini",
+            OPTANE => "memory by the guide to Optane memory, figures 2 to 5",
             _ => "memory as the plan's file says",
         }
     }
+}
+
+/// DRAM in front of `optane100`.
+fn front(name: &str) -> Option<Front<Dram, Dimm>> {
+    let (mib, rest) = name.strip_prefix("front:")?.split_once(':')?;
+    let preset = rest.strip_suffix(OPTANE)?.strip_suffix(':')?;
+    let mib: u64 = mib.parse().ok()?;
+    let near = Dram::named(preset).ok()?;
+    (1..=FRONT_MIB_MAX).contains(&mib).then(|| Front::new(near, Dimm::new(OPTANE100, 0), mib << 20))
 }
 
 fn constant(name: &str) -> Option<Constant> {
@@ -139,6 +177,8 @@ impl Medium for Media {
         match self {
             Media::Constant(one) => one.submit(now, id, addr, write),
             Media::Dram(one) => one.submit(now, id, addr, write),
+            Media::Dimm(one) => one.submit(now, id, addr, write),
+            Media::Front(one) => one.submit(now, id, addr, write),
         }
     }
 
@@ -147,6 +187,8 @@ impl Medium for Media {
         match self {
             Media::Constant(one) => one.next_event(),
             Media::Dram(one) => one.next_event(),
+            Media::Dimm(one) => one.next_event(),
+            Media::Front(one) => one.next_event(),
         }
     }
 
@@ -155,6 +197,8 @@ impl Medium for Media {
         match self {
             Media::Constant(one) => one.next_room(),
             Media::Dram(one) => one.next_room(),
+            Media::Dimm(one) => one.next_room(),
+            Media::Front(one) => one.next_room(),
         }
     }
 
@@ -163,6 +207,8 @@ impl Medium for Media {
         match self {
             Media::Constant(one) => one.advance(until, done),
             Media::Dram(one) => one.advance(until, done),
+            Media::Dimm(one) => one.advance(until, done),
+            Media::Front(one) => one.advance(until, done),
         }
     }
 }
@@ -200,6 +246,14 @@ mod tests {
         assert!((of("ddr4-2400").gbytes_per_s() - 19.2).abs() < 0.1);
         assert!((of("constant:150:32").gbytes_per_s() - 32.0).abs() < 0.1);
         assert!((of("cxl:70:8:ddr4-2400").gbytes_per_s() - 8.0 * 64.0 / 68.0).abs() < 0.1);
+        // The unit's read and its way through the module; with DRAM in front, once it is there.
+        assert_eq!(of("optane100").idle_read(), Ps(54_200 + 180_800));
+        assert_eq!(of("front:1:ddr4-2400:optane100").idle_read(), Ps(54_200 + 180_800));
+        assert!((of("optane100").gbytes_per_s() - 6.6).abs() < 0.1);
+        for wrong in ["front:0:ddr4-2400:optane100", "front:1:ddr4-2400", "front:1:optane100"] {
+            let error = Media::new(wrong, "pool_memory").unwrap_err().to_string();
+            assert!(error.contains("front:MIB"), "{error}");
+        }
         for wrong in ["ddr3", "cxl:70:0:ddr4-2400", "cxl:70", "constant:0:1", "constant:5"] {
             let error = Media::new(wrong, "pool_memory").unwrap_err().to_string();
             assert!(error.contains("pool_memory") && error.contains("constant:"), "{error}");
