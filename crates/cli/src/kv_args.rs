@@ -1,5 +1,6 @@
 //! The command `kv` as data.
 
+use crate::kv_flash::{FlashArgs, parse_flash};
 use crate::values::{parse_listen, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
@@ -313,6 +314,10 @@ pub struct KvArgs {
     /// Memory for these copies [default: an eighth of --memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "tier")]
     pub value_tier_near: Option<u64>,
+    /// Items that leave memory go to this file or block device and come back when they are asked
+    /// for; with &admit=all also those that were never asked for
+    #[arg(long, value_name = "PATH?size=BYTES", value_parser = parse_flash)]
+    pub flash: Option<FlashArgs>,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

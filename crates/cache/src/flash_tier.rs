@@ -1,0 +1,157 @@
+//! A flash log ([`rackpool_flash`]) as what lies behind a cache's memory.
+//!
+//! In: items that leave, by the cache under its locks. Out: items that come back, from the log's
+//! own threads. What the log says of an item beside key and value: its flags, its cas, when it
+//! expires by the wall clock, and two bits.
+
+use crate::cache::{BackingStore, FetchDone, KeptItem, KeptWith, LeavingItem};
+use rackpool_flash::{Flash, FlashItem, Put, Record};
+use std::sync::Arc;
+
+/// Of the kind of a record: as [`KeptWith::is_wall`] and [`KeptWith::has_binary_key`].
+const IS_WALL: u8 = 1;
+const HAS_BINARY_KEY: u8 = 2;
+
+/// A flash log behind a cache.
+#[derive(Debug)]
+pub struct FlashTier(Arc<Flash>);
+
+impl FlashTier {
+    /// Behind a cache with the seed of this log.
+    pub fn new(flash: Arc<Flash>) -> FlashTier {
+        FlashTier(flash)
+    }
+}
+
+fn kept(item: FlashItem) -> KeptItem {
+    let FlashItem { value, flags, kind, expires, cas, version } = item;
+    let (is_wall, has_binary_key) = (kind & IS_WALL != 0, kind & HAS_BINARY_KEY != 0);
+    let with = KeptWith { flags, cas, expires_at: expires, is_wall, has_binary_key };
+    KeptItem { value, with, version }
+}
+
+impl BackingStore for FlashTier {
+    fn admits(&self, hash: u64, bytes: u64, was_read: bool) -> bool {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.0.admits(hash, bytes, was_read) == Put::Taken
+    }
+
+    fn keep(&self, item: &LeavingItem<'_>) {
+        let &LeavingItem { hash, key, value, with } = item;
+        let KeptWith { flags, cas, expires_at: expires, is_wall, has_binary_key } = with;
+        let is_wall = if is_wall { IS_WALL } else { 0 };
+        let kind = is_wall | if has_binary_key { HAS_BINARY_KEY } else { 0 };
+        // What is dropped is counted there.
+        self.0.put_admitted(&Record { hash, key, value, flags, kind, expires, cas });
+    }
+
+    fn forget(&self, hash: u64) {
+        self.0.forget(hash);
+    }
+
+    fn forget_all(&self) {
+        self.0.forget_all();
+    }
+
+    fn contains(&self, hash: u64) -> bool {
+        self.0.contains(hash)
+    }
+
+    fn is_current(&self, hash: u64, item: &KeptItem) -> bool {
+        self.0.is_current(hash, item.version)
+    }
+
+    fn fetch(&self, hash: u64, key: &[u8], told: FetchDone) {
+        // Where as many wait as may it is a miss; errors are counted there.
+        let done = move |found: rackpool_flash::Fetched| told(found.ok().flatten().map(kept));
+        let _ = self.0.fetch(hash, key, done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{Cache, Millis, Options};
+    use rackpool_flash::Admission;
+    use rackpool_mem::temporary::TemporaryDir;
+    use std::path::Path;
+    use std::sync::mpsc;
+
+    const NOW: Millis = 1_000;
+    const COUNT: u32 = 20_000;
+
+    fn opened(path: &Path) -> (Cache, Arc<Flash>) {
+        let admission = Admission { rejects_first: false, ..Admission::default() };
+        let options = rackpool_flash::Options::new(path, 128 << 20);
+        let options = rackpool_flash::Options { admission, seed: 7, ..options };
+        let (flash, _) = Flash::open(options).unwrap();
+        let (seed, memory) = (flash.seed(), 4 << 20);
+        let flash = Arc::new(flash);
+        let cache = Cache::new(Options { memory, seed, ..Options::default() }).unwrap();
+        (cache.with_backing(Arc::new(FlashTier::new(Arc::clone(&flash)))), flash)
+    }
+
+    fn key(number: u32) -> [u8; 4] {
+        number.to_le_bytes()
+    }
+
+    /// Looks in memory and behind it.
+    fn get(cache: &Cache, number: u32) -> Option<Vec<u8>> {
+        if cache.lies_behind(&key(number), NOW) {
+            let (done, is_done) = mpsc::channel();
+            cache.fetch(&key(number), || NOW, move || done.send(()).unwrap());
+            is_done.recv().unwrap();
+        }
+        let read = |item: &crate::cache::Item<'_>| {
+            let mut value = Vec::new();
+            item.append_to(&mut value).map(|()| value)
+        };
+        cache.get(&key(number), NOW, read).map(|value| value.unwrap())
+    }
+
+    #[test]
+    fn a_cache_is_larger_than_its_memory_and_what_was_changed_stays_so_after_a_restart() {
+        let folder = TemporaryDir::new(&std::env::temp_dir(), "flash-tier").unwrap();
+        let path = folder.path().join("flash");
+        let (cache, flash) = opened(&path);
+        for number in 0..COUNT {
+            cache.set(&key(number), &[number as u8; 1000], 0, 0, NOW).unwrap();
+            // As slow as the device.
+            if number % 500 == 0 {
+                flash.sync().unwrap();
+            }
+        }
+        let in_memory = (0..COUNT).filter(|n| cache.get(&key(*n), NOW, |_| ()).is_some()).count();
+        assert!(in_memory < COUNT as usize / 4, "{in_memory}");
+        let found = (0..COUNT).filter(|number| match get(&cache, *number) {
+            None => false,
+            Some(value) => {
+                assert_eq!(value, [*number as u8; 1000]);
+                true
+            }
+        });
+        let found = found.count();
+        assert!(found > COUNT as usize * 9 / 10, "{found}: {:?}", flash.stats());
+        for number in (0..COUNT).step_by(2) {
+            match number % 4 {
+                0 => drop(cache.remove(&key(number), NOW)),
+                _ => drop(cache.set(&key(number), b"new", 0, 0, NOW).unwrap()),
+            }
+        }
+        drop((cache, flash));
+        let (cache, flash) = opened(&path);
+        let mut old = 0;
+        for number in 0..COUNT {
+            match (number % 4, get(&cache, number)) {
+                (_, None) => {}
+                (2, Some(value)) => assert_eq!(value, b"new"),
+                (1 | 3, Some(value)) => {
+                    assert_eq!(value, [number as u8; 1000]);
+                    old += 1;
+                }
+                (_, Some(_)) => panic!("{number} was removed"),
+            }
+        }
+        assert!(old > COUNT / 4, "{old}: {:?}", flash.stats());
+    }
+}

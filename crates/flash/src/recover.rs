@@ -1,0 +1,356 @@
+//! What a log holds when it is opened: formats a new one, or reads all regions of an old one.
+//!
+//! In: a device and a journal. Out: the index, the regions of the log in their order, and what goes
+//! on from there. A region is believed only if every later one is whole: what a lost one has said
+//! to be gone would come back.
+
+use crate::constants::{HEAD_BYTES, JOURNAL_ENTRIES};
+use crate::device::{self, Device};
+use crate::error::{Error, Result};
+use crate::index::{Index, Word};
+use crate::journal::{Gone, Journal};
+use crate::layout::{BatchHeader, Extent, RecordKind, SUPERBLOCK_BYTES, Superblock, walk};
+use crate::log::Region;
+use rackpool_mem::direct::{AlignedBytes, BLOCK_BYTES};
+use rackpool_mem::{files, process};
+use std::collections::VecDeque;
+use std::io::Read;
+use std::path::Path;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What was found at the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Whether it was formatted: there was nothing.
+    pub is_new: bool,
+    /// Whether what was there is lost, since the last process did not end in order and its journal
+    /// is not there: what it said to be gone would come back.
+    pub is_dropped: bool,
+    /// Items that were found.
+    pub items: u64,
+    /// Regions of the log.
+    pub regions: u64,
+    /// Older regions that were dropped, since one after them is not whole.
+    pub dropped_regions: u64,
+}
+
+/// The state from which a log goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub superblock: Option<Superblock>,
+    pub live: VecDeque<Region>,
+    pub free: VecDeque<u32>,
+    pub next_sequence: u64,
+    pub recovered: Recovered,
+}
+
+/// A region as its first header says.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    region: u32,
+    sequence: u64,
+    previous: Extent,
+}
+
+/// The superblock of a device, if it has one.
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<Superblock>> {
+    let mut bytes = AlignedBytes::zeroed(2 * BLOCK_BYTES);
+    device::read(device, 0, &mut bytes).map_err(Error::io("reading the superblock"))?;
+    superblock_in(&bytes)
+}
+
+/// Refuses a file that holds something else or was made otherwise, before it is made longer.
+pub(crate) fn check_file(path: &Path, wanted: &Wanted) -> Result<()> {
+    let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
+    if !is_file {
+        return Ok(());
+    }
+    let what = format!("reading {}", path.display());
+    let mut head = Vec::new();
+    let file = files::open_regular(path).map_err(Error::io(what.clone()))?;
+    let bytes = 2 * BLOCK_BYTES as u64;
+    file.take(bytes).read_to_end(&mut head).map_err(Error::io(what))?;
+    match superblock_in(&head)? {
+        Some(superblock) => wanted.check(&superblock),
+        None => Ok(()),
+    }
+}
+
+/// The newer of both copies in the first two blocks; an error if something else is there.
+fn superblock_in(head: &[u8]) -> Result<Option<Superblock>> {
+    let blocks = head.chunks_exact(BLOCK_BYTES);
+    let newest = blocks.filter_map(Superblock::read).max_by_key(|superblock| superblock.version);
+    if newest.is_none() && head.iter().any(|byte| *byte != 0) {
+        return Err(Error::Foreign { bytes: 2 * BLOCK_BYTES as u64 });
+    }
+    Ok(newest)
+}
+
+/// Writes both copies, one after the other, so that one is whole at any time.
+pub(crate) fn write_superblock(device: &dyn Device, superblock: &Superblock) -> Result<()> {
+    let mut bytes = AlignedBytes::zeroed(BLOCK_BYTES);
+    superblock.write(&mut bytes[..SUPERBLOCK_BYTES]);
+    for copy in 0..2 {
+        let at = copy * BLOCK_BYTES as u64;
+        let written = device::write(device, at, &bytes).and_then(|()| device.sync());
+        written.map_err(Error::io("writing the superblock"))?;
+    }
+    Ok(())
+}
+
+/// A name of this boot of the system.
+pub(crate) fn boot() -> Result<u64> {
+    let boot = process::boot_id().map_err(Error::io("reading the name of this boot"))?;
+    Ok(xxh3_64(boot.as_bytes()))
+}
+
+/// What the caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub bytes: u64,
+    pub region_bytes: u64,
+    pub is_store: bool,
+    pub seed: u64,
+}
+
+impl Wanted {
+    fn regions(&self) -> u32 {
+        ((self.bytes - HEAD_BYTES) / self.region_bytes) as u32
+    }
+
+    fn check(&self, found: &Superblock) -> Result<()> {
+        let pairs = [
+            ("size", found.bytes, self.bytes),
+            ("size of regions", found.region_bytes, self.region_bytes),
+            ("mode (1: store)", found.is_store.into(), self.is_store.into()),
+        ];
+        match pairs.into_iter().find(|(_, found, wanted)| found != wanted) {
+            Some((what, found, wanted)) => Err(Error::Geometry { what, found, wanted }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Opens what is there, or formats it; the journal is that of the log then.
+pub(crate) fn open(
+    device: &dyn Device,
+    wanted: &Wanted,
+    journal: &mut Journal,
+    index: &Index,
+) -> Result<Found> {
+    let boot = boot()?;
+    let found = read_superblock(device)?;
+    if let Some(superblock) = &found {
+        wanted.check(superblock)?;
+        let (is_clean, is_store) = (superblock.is_clean, superblock.is_store);
+        let has_journal = !is_clean && !is_store && journal.is_of(superblock.identity, boot);
+        if is_clean || is_store || has_journal {
+            let moved = if has_journal { journal.start() } else { 0 };
+            let start = moved.max(superblock.start);
+            let mut reader =
+                Reader { device, wanted, superblock, index, forgotten: 0, displaced: Vec::new() };
+            let mut found = reader.read_log(start)?;
+            let oldest = found.live.front().map_or(start, |region| region.extent.sequence);
+            if has_journal {
+                take_over(journal, index, reader.forgotten);
+                journal.set_start(oldest);
+            } else {
+                journal.reset(superblock.identity, boot, oldest, reader.forgotten);
+            }
+            forget_displaced(journal, index, &reader.displaced);
+            let version = superblock.version + 1;
+            let opened =
+                Superblock { is_clean: false, boot, start: oldest, version, ..*superblock };
+            write_superblock(device, &opened)?;
+            found.superblock = Some(opened);
+            found.recovered.items = index.sums().0;
+            return Ok(found);
+        }
+    }
+    format(device, wanted, journal, found.map_or(0, |found| found.version), boot)
+}
+
+/// Items that the last process has said to be gone, but not in the log.
+fn take_over(journal: &mut Journal, index: &Index, logged: u64) {
+    for (_, gone) in journal.take_over(logged) {
+        match gone {
+            Gone::Item(hash) => drop(index.remove(hash)),
+            Gone::All => index.clear(),
+        }
+    }
+}
+
+/// Items that had no slot: what nothing leads to now is not to come back later.
+fn forget_displaced(journal: &mut Journal, index: &Index, displaced: &[u64]) {
+    let mut gone = displaced.iter().filter(|hash| index.get(**hash).is_none());
+    if !gone.all(|hash| journal.add(*hash)) {
+        index.clear();
+        journal.add_all();
+    }
+}
+
+fn format(
+    device: &dyn Device,
+    wanted: &Wanted,
+    journal: &mut Journal,
+    version: u64,
+    boot: u64,
+) -> Result<Found> {
+    let identity = process::random_u64().map_err(Error::io("drawing a random number"))?;
+    journal.reset(identity, boot, 0, 0);
+    let superblock = Superblock {
+        identity,
+        bytes: wanted.bytes,
+        region_bytes: wanted.region_bytes,
+        is_store: wanted.is_store,
+        seed: wanted.seed,
+        is_clean: false,
+        boot,
+        start: 0,
+        version: version + 1,
+    };
+    write_superblock(device, &superblock)?;
+    let is_dropped = version > 0;
+    Ok(Found {
+        superblock: Some(superblock),
+        free: (0..wanted.regions()).collect(),
+        next_sequence: 1,
+        recovered: Recovered { is_new: !is_dropped, is_dropped, ..Recovered::default() },
+        ..Found::default()
+    })
+}
+
+struct Reader<'a> {
+    device: &'a dyn Device,
+    wanted: &'a Wanted,
+    superblock: &'a Superblock,
+    index: &'a Index,
+    /// What was forgotten up to this number is in the log.
+    forgotten: u64,
+    /// Items that had to make room in the index.
+    displaced: Vec<u64>,
+}
+
+impl Reader<'_> {
+    fn region_at(&self, region: u32) -> u64 {
+        HEAD_BYTES + u64::from(region) * self.wanted.region_bytes
+    }
+
+    fn read_log(&mut self, start: u64) -> Result<Found> {
+        let mut candidates = self.candidates();
+        candidates.sort_unstable_by_key(|candidate| candidate.sequence);
+        let next_sequence = candidates.last().map_or(1, |newest| newest.sequence + 1).max(start);
+        let mut chain = chain_of(&candidates, start);
+        // What the oldest region that is believed says of the one before it.
+        let mut before = Extent::default();
+        let mut live = VecDeque::new();
+        let mut buffer = AlignedBytes::zeroed(self.wanted.region_bytes as usize);
+        while let Some((candidate, bytes)) = chain.pop() {
+            if live.is_empty() {
+                before = candidate.previous;
+            }
+            let extent = self.read_region(&candidate, bytes, &mut buffer);
+            if bytes.is_some_and(|bytes| bytes != extent.bytes) {
+                // It is not whole: neither it nor anything before it is believed.
+                self.index.clear();
+                live.clear();
+                before = extent;
+            } else if extent.bytes > 0 {
+                live.push_back(Region { region: candidate.region, extent, has_failed: false });
+            }
+        }
+        let regions = live.len() as u64;
+        let oldest = live.front().map_or(next_sequence, |oldest: &Region| oldest.extent.sequence);
+        let is_dropped = |one: &&Candidate| (start..oldest).contains(&one.sequence);
+        let is_empty = live.is_empty();
+        let dropped = candidates.iter().filter(is_dropped);
+        // The newest one may have got nothing that is whole.
+        let dropped_regions = (dropped.count() as u64).saturating_sub(is_empty.into());
+        let is_lost = before.sequence != 0 && before.sequence >= start;
+        if self.wanted.is_store && (is_lost || (candidates.is_empty() && start > 0)) {
+            let sequence = before.sequence + 1;
+            return Err(Error::Damaged { sequence, regions: dropped_regions });
+        }
+        let is_free = |region: &u32| live.iter().all(|live: &Region| live.region != *region);
+        let free = (0..self.wanted.regions()).filter(is_free).collect();
+        let recovered = Recovered { regions, dropped_regions, ..Recovered::default() };
+        Ok(Found { superblock: None, live, free, next_sequence, recovered })
+    }
+
+    /// All regions that bear a batch of this log.
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut block = AlignedBytes::zeroed(BLOCK_BYTES);
+        let mut candidates = Vec::new();
+        for region in 0..self.wanted.regions() {
+            let read = device::read(self.device, self.region_at(region), &mut block);
+            // Only the first block was read: the length of the batch is checked later.
+            let header = BatchHeader::read_first(&block, self.superblock.identity);
+            if let (Ok(()), Some(header)) = (read, header) {
+                let (sequence, previous) = (header.sequence, header.previous);
+                candidates.push(Candidate { region, sequence, previous });
+            }
+        }
+        candidates
+    }
+
+    /// Reads a region into the index, up to `bytes` or, of the newest, as far as it is whole.
+    fn read_region(
+        &mut self,
+        candidate: &Candidate,
+        bytes: Option<u32>,
+        buffer: &mut AlignedBytes,
+    ) -> Extent {
+        let mut extent = Extent { sequence: candidate.sequence, bytes: 0 };
+        let at = self.region_at(candidate.region);
+        let len = self.wanted.region_bytes as usize;
+        let upto = bytes.map_or(len, |bytes| len.min(bytes as usize));
+        if !upto.is_multiple_of(BLOCK_BYTES)
+            || device::read(self.device, at, &mut buffer[..upto]).is_err()
+        {
+            return extent;
+        }
+        while (extent.bytes as usize) < upto {
+            let here = &buffer[extent.bytes as usize..upto];
+            let header = BatchHeader::read(here, self.superblock.identity, extent.bytes);
+            let Some(header) = header.filter(|header| header.sequence == extent.sequence) else {
+                break;
+            };
+            let batch = &here[..header.bytes as usize];
+            if !walk(batch, header.records, |_, _, _| {}) {
+                break;
+            }
+            let batch_at = at + u64::from(extent.bytes);
+            walk(batch, header.records, |record_at, kind, record| match kind {
+                RecordKind::Item => {
+                    let word = Word::at(batch_at + record_at as u64, record.bytes());
+                    if let Some(gone) = self.index.insert(record.hash, word)
+                        && self.displaced.len() as u64 <= JOURNAL_ENTRIES
+                    {
+                        self.displaced.push(gone);
+                    }
+                }
+                RecordKind::Forget => drop(self.index.remove(record.hash)),
+                RecordKind::ForgetAll => self.index.clear(),
+            });
+            self.forgotten = self.forgotten.max(header.forgotten);
+            extent.bytes += header.bytes;
+        }
+        extent
+    }
+}
+
+/// From the newest region back along what each says of the one before it, with the bytes of each
+/// that belong to the log (of the newest nothing says them).
+fn chain_of(candidates: &[Candidate], start: u64) -> Vec<(Candidate, Option<u32>)> {
+    let mut chain = Vec::new();
+    let mut next = candidates.last().map(|newest| (*newest, None));
+    while let Some((candidate, bytes)) = next.filter(|(one, _)| one.sequence >= start) {
+        chain.push((candidate, bytes));
+        let Extent { sequence, bytes } = candidate.previous;
+        let found = candidates.binary_search_by_key(&sequence, |one| one.sequence).ok();
+        // Numbers go down, whatever the device says: this ends.
+        let found = found.map(|index| candidates[index]).filter(|_| sequence < candidate.sequence);
+        next = found.map(|candidate| (candidate, Some(bytes)));
+    }
+    chain
+}

@@ -1,0 +1,274 @@
+//! The process dies, or the power goes, at each write: what is found then was true at that moment.
+
+use crate::device::{Crash, TestDevice};
+use crate::{REGION_BYTES, hash, image, options, put, read, record, value};
+use rackpool_flash::constants::HEAD_BYTES;
+use rackpool_flash::{Error, Flash, Options, Put};
+use rackpool_mem::temporary::TemporaryDir;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+const KEYS: u64 = 40;
+const STEPS: u64 = 500;
+/// Of a store: more than fit without emptying regions.
+const STORE_STEPS: u64 = 240;
+const REGIONS: u64 = 7;
+
+/// A small generator; the same numbers each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// Steps that a client takes, by a seed.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// An item leaves memory.
+    Leave(u64),
+    /// It changes in memory, or is removed there: what flash has is wrong.
+    Change(u64),
+    /// All are flushed.
+    Flush,
+    /// What was done is written.
+    Sync,
+}
+
+fn steps(seed: u64) -> Vec<Step> {
+    let mut random = Random(seed);
+    let step = |_| match random.below(100) {
+        0..60 => Step::Leave(random.below(KEYS)),
+        60..90 => Step::Change(random.below(KEYS)),
+        90 => Step::Flush,
+        _ => Step::Sync,
+    };
+    (0..STEPS).map(step).collect()
+}
+
+/// The version of each item after so many steps; a flush is a change of all.
+fn versions(steps: &[Step]) -> BTreeMap<u64, u64> {
+    let mut versions: BTreeMap<_, _> = (0..KEYS).map(|key| (key, 0)).collect();
+    for step in steps {
+        match step {
+            Step::Change(key) => *versions.get_mut(key).unwrap() += 1,
+            Step::Flush => versions.values_mut().for_each(|version| *version += 1),
+            Step::Leave(_) | Step::Sync => {}
+        }
+    }
+    versions
+}
+
+fn run(flash: &Flash, device: &TestDevice, steps: &[Step]) {
+    let mut versions = versions(&[]);
+    for step in steps {
+        match step {
+            Step::Leave(key) => {
+                // Where nothing is written any more it is dropped.
+                while put(flash, *key, versions[key], 30_000) == Put::Dropped {
+                    if device.crash().is_some() {
+                        return;
+                    }
+                    std::thread::yield_now();
+                }
+            }
+            Step::Change(key) => {
+                flash.forget(hash(*key));
+                *versions.get_mut(key).unwrap() += 1;
+            }
+            Step::Flush => {
+                flash.forget_all();
+                versions.values_mut().for_each(|version| *version += 1);
+            }
+            Step::Sync => drop(flash.sync()),
+        }
+        device.steps.fetch_add(1, Ordering::SeqCst);
+        if device.crash().is_some() {
+            return;
+        }
+    }
+}
+
+/// What is found after a crash; how many items.
+fn check(crash: &Crash, steps: &[Step], options: Options, what: &str) -> u64 {
+    let device = TestDevice::new(crash.image.clone());
+    let (flash, recovered) = Flash::open_on(Box::new(device.clone()), options).unwrap();
+    let done = crash.steps as usize;
+    // The step under way may have been done or not.
+    let (before, after) = (versions(&steps[..done]), versions(&steps[..steps.len().min(done + 1)]));
+    let mut found = 0;
+    for key in 0..KEYS {
+        if let Some(version) = read(&flash, key) {
+            found += 1;
+            let may_be = [before[&key], after[&key]];
+            assert!(may_be.contains(&version), "{what}, {crash:?}", crash = (key, version, may_be));
+        }
+    }
+    assert_eq!(flash.stats().damaged, 0, "{what}: {recovered:?}");
+    found
+}
+
+fn dies_at(folder: &Path, write: u64, steps: &[Step]) -> Option<u64> {
+    let (journal, kept) = (folder.join("journal"), folder.join("kept"));
+    for path in [&journal, &kept] {
+        let _ = std::fs::remove_file(path);
+    }
+    let with_journal = |path: &Path| Options { journal: Some(path.into()), ..options(REGIONS) };
+    let device = TestDevice::new(image(REGIONS));
+    device.die_at(write, false, Some((journal.clone(), kept.clone())));
+    // The first writes are those of the superblock.
+    if let Ok((flash, _)) = Flash::open_on(Box::new(device.clone()), with_journal(&journal)) {
+        run(&flash, &device, steps);
+    }
+    let crash = device.crash()?;
+    Some(check(&crash, steps, with_journal(&kept), &format!("killed at write {write}")))
+}
+
+#[test]
+fn a_process_killed_at_any_write_leaves_nothing_that_was_changed_before() {
+    let folder = TemporaryDir::new(&std::env::temp_dir(), "flash").unwrap();
+    for seed in [1, 2] {
+        let steps = steps(seed);
+        let mut found = Vec::new();
+        for write in 3.. {
+            let Some(items) = dies_at(folder.path(), write, &steps) else { break };
+            found.push(items);
+        }
+        println!("seed {seed}: {} crashes, items {found:?}", found.len());
+        assert!(found.len() > 50 && found.iter().filter(|items| **items > 3).count() > 20);
+    }
+}
+
+#[test]
+fn without_its_journal_a_cache_that_did_not_end_in_order_begins_empty() {
+    let device = TestDevice::new(image(REGIONS));
+    let (flash, _) = Flash::open_on(Box::new(device.clone()), options(REGIONS)).unwrap();
+    put(&flash, 1, 1, 100);
+    flash.sync().unwrap();
+    let left = TestDevice::new(device.image());
+    let (left, recovered) = Flash::open_on(Box::new(left), options(REGIONS)).unwrap();
+    assert!(recovered.is_dropped && !recovered.is_new && recovered.items == 0);
+    assert_eq!(read(&left, 1), None);
+}
+
+/// A store's steps: a key, and a version that is stored, or none: it is removed.
+fn store_steps(seed: u64) -> Vec<(u64, Option<u64>)> {
+    let mut random = Random(seed);
+    let step = |version| {
+        let key = random.below(KEYS);
+        (key, (random.below(4) > 0).then_some(version))
+    };
+    (1..=STORE_STEPS).map(step).collect()
+}
+
+fn is_store() -> Options {
+    Options { is_store: true, ..options(REGIONS) }
+}
+
+fn store(flash: &Flash, key: u64, version: Option<u64>) -> Result<(), Error> {
+    loop {
+        let ticket = match version {
+            Some(version) => {
+                let value = value(key, version, 40_000);
+                flash.store(&record(key, version, &key.to_le_bytes(), &value)).map(Some)
+            }
+            None => flash.remove(hash(key)),
+        };
+        match ticket {
+            Ok(Some(ticket)) => return flash.wait(ticket),
+            Ok(None) => return Ok(()),
+            Err(Error::Busy { .. }) => std::thread::yield_now(),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[test]
+fn a_store_has_what_it_acknowledged_after_a_power_cut_at_any_write() {
+    let steps = store_steps(3);
+    for write in 3.. {
+        let device = TestDevice::new(image(REGIONS));
+        device.die_at(write, true, None);
+        let (flash, _) = Flash::open_on(Box::new(device.clone()), is_store()).unwrap();
+        for (key, version) in &steps {
+            if store(&flash, *key, *version).is_err() {
+                break;
+            }
+            device.steps.fetch_add(1, Ordering::SeqCst);
+        }
+        drop(flash);
+        let Some(crash) = device.crash() else {
+            println!("{write} writes");
+            assert!(write > STORE_STEPS / 2, "{write}");
+            break;
+        };
+        let left = TestDevice::new(crash.image);
+        let (flash, recovered) = Flash::open_on(Box::new(left), is_store()).unwrap();
+        let done = crash.steps as usize;
+        let state =
+            |steps: &[(u64, Option<u64>)]| steps.iter().copied().collect::<BTreeMap<_, _>>();
+        let (before, after) = (state(&steps[..done]), state(&steps[..steps.len().min(done + 1)]));
+        for key in 0..KEYS {
+            let may_be = [&before, &after].map(|state| state.get(&key).copied().flatten());
+            let found = read(&flash, key);
+            assert!(
+                may_be.contains(&found),
+                "{write}: {key}, {found:?}, {may_be:?}, {recovered:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_store_is_full_in_time_and_never_loses() {
+    let device = TestDevice::new(image(12));
+    let options = || Options { is_store: true, ..options(12) };
+    let (flash, _) = Flash::open_on(Box::new(device.clone()), options()).unwrap();
+    let mut stored = 0;
+    let error = loop {
+        match store(&flash, stored, Some(1)) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(stored > 150, "{stored}");
+    // Each is written anew, some many times, and others are removed for new ones.
+    let mut random = Random(5);
+    let mut versions: BTreeMap<u64, u64> = (0..stored).map(|key| (key, 1)).collect();
+    for version in 2..600 {
+        let key = random.below(stored);
+        if version % 5 == 0 {
+            store(&flash, key, None).unwrap();
+            versions.remove(&key);
+        } else if versions.contains_key(&key) {
+            // Both are there until the new one is: room is made first.
+            store(&flash, key, None).unwrap();
+            store(&flash, key, Some(version)).unwrap();
+            versions.insert(key, version);
+        }
+    }
+    let all =
+        |flash: &Flash| (0..stored).all(|key| read(flash, key) == versions.get(&key).copied());
+    assert!(all(&flash));
+    assert!(flash.stats().reinserted > 0);
+    drop(flash);
+    let (flash, _) = Flash::open_on(Box::new(device.clone()), options()).unwrap();
+    assert!(all(&flash));
+    drop(flash);
+    // A hole in its midst is no store any more.
+    let mut broken = device.image();
+    let regions = (0..12).map(|index| (HEAD_BYTES + index * REGION_BYTES) as usize);
+    let sequence = |at: usize| u64::from_le_bytes(broken[at + 16..at + 24].try_into().unwrap());
+    let mut by_age: Vec<_> = regions.map(|at| (sequence(at), at)).collect();
+    by_age.sort_unstable();
+    let at = by_age[9].1;
+    broken[at..at + 4096].fill(0);
+    let error = Flash::open_on(Box::new(TestDevice::new(broken)), options()).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }), "{error}");
+}

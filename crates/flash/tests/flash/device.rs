@@ -1,0 +1,188 @@
+//! A device in memory that fails where it is told to, and remembers what a crash would leave.
+
+use rackpool_flash::Device;
+use rackpool_mem::direct::{Buffer, Transfer};
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+const BLOCK: usize = 4096;
+const EIO: i32 = 5;
+
+/// What is left when the process dies, or the power goes.
+#[derive(Clone, Debug)]
+pub struct Crash {
+    pub image: Vec<u8>,
+    /// Steps of the client that were acknowledged.
+    pub steps: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    image: Vec<u8>,
+    /// What a power cut leaves for sure.
+    durable: Vec<u8>,
+    /// Blocks that were written since.
+    unsynced: Vec<usize>,
+    writes: u64,
+    /// At this write it dies.
+    dies_at: Option<u64>,
+    is_power_cut: bool,
+    crash: Option<Crash>,
+    /// Places where writes fail, and how.
+    bad_writes: Vec<(Range<u64>, i32)>,
+    bad_reads: Vec<Range<u64>>,
+    /// Files that are copied at the death, from and to.
+    copied: Option<(PathBuf, PathBuf)>,
+}
+
+/// Clones are the same device.
+#[derive(Clone, Debug, Default)]
+pub struct TestDevice {
+    state: Arc<Mutex<State>>,
+    is_held: Arc<(Mutex<bool>, Condvar)>,
+    pub steps: Arc<AtomicU64>,
+}
+
+impl TestDevice {
+    pub fn new(image: Vec<u8>) -> TestDevice {
+        let device = TestDevice::default();
+        let mut state = device.state.lock().unwrap();
+        state.durable.clone_from(&image);
+        state.image = image;
+        drop(state);
+        device
+    }
+
+    /// It dies at the `write`th write, of which a part is done.
+    pub fn die_at(&self, write: u64, is_power_cut: bool, copied: Option<(PathBuf, PathBuf)>) {
+        let mut state = self.state.lock().unwrap();
+        (state.dies_at, state.is_power_cut, state.copied) = (Some(write), is_power_cut, copied);
+    }
+
+    pub fn crash(&self) -> Option<Crash> {
+        self.state.lock().unwrap().crash.clone()
+    }
+
+    pub fn writes(&self) -> u64 {
+        self.state.lock().unwrap().writes
+    }
+
+    pub fn image(&self) -> Vec<u8> {
+        self.state.lock().unwrap().image.clone()
+    }
+
+    pub fn fail_writes(&self, at: Range<u64>, errno: i32) {
+        self.state.lock().unwrap().bad_writes.push((at, errno));
+    }
+
+    pub fn fail_reads(&self, at: Range<u64>) {
+        self.state.lock().unwrap().bad_reads.push(at);
+    }
+
+    pub fn heal(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.bad_writes, state.bad_reads) = Default::default();
+    }
+
+    /// Transfers wait from now on, or no more.
+    pub fn hold(&self, is_held: bool) {
+        *self.is_held.0.lock().unwrap() = is_held;
+        self.is_held.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut is_held = self.is_held.0.lock().unwrap();
+        while *is_held {
+            is_held = self.is_held.1.wait(is_held).unwrap();
+        }
+    }
+}
+
+fn overlaps(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl State {
+    fn write(&mut self, offset: u64, from: &[u8], steps: &AtomicU64) -> io::Result<()> {
+        let place = offset..offset + from.len() as u64;
+        if self.crash.is_some() {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        if let Some((_, errno)) = self.bad_writes.iter().find(|(bad, _)| overlaps(bad, &place)) {
+            return Err(io::Error::from_raw_os_error(*errno));
+        }
+        self.writes += 1;
+        let blocks = from.len() / BLOCK;
+        let is_last = self.dies_at == Some(self.writes);
+        // Nothing of the last one, a part or all.
+        let done = if is_last { blocks * (self.writes % 3) as usize / 2 } else { blocks };
+        let start = offset as usize;
+        self.image[start..start + done * BLOCK].copy_from_slice(&from[..done * BLOCK]);
+        self.unsynced.extend((0..done).map(|block| start / BLOCK + block));
+        if is_last {
+            self.die(steps);
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        Ok(())
+    }
+
+    fn die(&mut self, steps: &AtomicU64) {
+        if let Some((from, to)) = &self.copied {
+            std::fs::copy(from, to).unwrap();
+        }
+        let mut image = self.image.clone();
+        if self.is_power_cut {
+            // Of what was not synced some blocks are there.
+            for block in &self.unsynced {
+                if (*block as u64 ^ self.writes).is_multiple_of(2) {
+                    let at = block * BLOCK..(block + 1) * BLOCK;
+                    image[at.clone()].copy_from_slice(&self.durable[at]);
+                }
+            }
+        }
+        self.crash = Some(Crash { image, steps: steps.load(Ordering::SeqCst) });
+    }
+}
+
+impl Device for TestDevice {
+    fn bytes(&self) -> u64 {
+        self.state.lock().unwrap().image.len() as u64
+    }
+
+    fn run(&self, transfers: &mut [Transfer<'_>]) {
+        self.wait();
+        let mut state = self.state.lock().unwrap();
+        for transfer in transfers {
+            let offset = transfer.offset;
+            transfer.result = match &mut transfer.buffer {
+                Buffer::Write(from) => state.write(offset, from, &self.steps),
+                Buffer::Read(to) => {
+                    let place = offset..offset + to.len() as u64;
+                    if state.bad_reads.iter().any(|bad| overlaps(bad, &place)) {
+                        Err(io::Error::from_raw_os_error(EIO))
+                    } else {
+                        let start = offset as usize;
+                        to.copy_from_slice(&state.image[start..start + to.len()]);
+                        Ok(())
+                    }
+                }
+            };
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap();
+        if state.crash.is_some() {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        let state = &mut *state;
+        for block in state.unsynced.drain(..) {
+            let at = block * BLOCK..(block + 1) * BLOCK;
+            state.durable[at.clone()].copy_from_slice(&state.image[at]);
+        }
+        Ok(())
+    }
+}
