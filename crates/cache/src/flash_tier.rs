@@ -66,6 +66,33 @@ impl BackingStore for FlashTier {
         let done = move |found: rackpool_flash::Fetched| told(found.ok().flatten().map(kept));
         let _ = self.0.fetch(hash, key, done);
     }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let stats = self.0.stats();
+        vec![
+            ("flash_items", stats.items),
+            ("flash_live_bytes", stats.live_bytes),
+            ("flash_bytes", stats.bytes),
+            ("flash_index_bytes", stats.index_bytes),
+            ("flash_admitted", stats.admitted),
+            ("flash_admitted_bytes", stats.admitted_bytes),
+            ("flash_refused", stats.refused),
+            ("flash_dropped", stats.dropped),
+            ("flash_kept", stats.kept),
+            ("flash_hits", stats.hits),
+            ("flash_misses", stats.misses),
+            ("flash_busy", stats.busy),
+            ("flash_forgotten", stats.forgotten),
+            ("flash_reinserted", stats.reinserted),
+            ("flash_read_bytes", stats.read_bytes),
+            ("flash_written_bytes", stats.written_bytes),
+            ("flash_read_errors", stats.read_errors),
+            ("flash_damaged", stats.damaged),
+            ("flash_write_errors", stats.write_errors),
+            ("flash_retired_regions", stats.retired_regions),
+            ("flash_failed", stats.is_failed.into()),
+        ]
+    }
 }
 
 #[cfg(test)]
@@ -111,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_cache_is_larger_than_its_memory_and_what_was_changed_stays_so_after_a_restart() {
-        let folder = TemporaryDir::new(&std::env::temp_dir(), "flash-tier").unwrap();
+        let folder = TemporaryDir::new(&std::env::temp_dir(), "flashtier").unwrap();
         let path = folder.path().join("flash");
         let (cache, flash) = opened(&path);
         for number in 0..COUNT {

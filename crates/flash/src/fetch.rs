@@ -31,7 +31,7 @@ pub struct FlashItem {
     /// See [`Record`](crate::Record).
     pub cas: u64,
     /// For [`Flash::is_current`](crate::Flash::is_current).
-    pub version: u64,
+    pub version: u128,
 }
 
 /// The item, if it is there.
@@ -107,6 +107,7 @@ impl FetchQueue {
 struct Read {
     index: usize,
     word: Word,
+    emptied: u64,
     blocks: AlignedBytes,
 }
 
@@ -114,6 +115,8 @@ struct Read {
 pub(crate) fn read(shared: &Shared, wanted: &[(u64, &[u8])]) -> Vec<Fetched> {
     let mut found: Vec<_> = wanted.iter().map(|_| Ok(None)).collect();
     let mut left: Vec<usize> = (0..wanted.len()).collect();
+    // Before any is looked up.
+    let emptied = shared.emptied();
     for _ in 0..TRIES_MAX {
         let mut reads = Vec::new();
         let mut again = Vec::new();
@@ -122,13 +125,13 @@ pub(crate) fn read(shared: &Shared, wanted: &[(u64, &[u8])]) -> Vec<Fetched> {
             match shared.index.get(hash) {
                 None => {}
                 Some(word) if word.is_pending() => match lock(&shared.tail).read(word) {
-                    Some(bytes) => found[index] = Ok(item_in(&bytes, hash, key, word)),
+                    Some(bytes) => found[index] = Ok(item_in(&bytes, hash, key, word, emptied)),
                     // It was written in this moment.
                     None => again.push(index),
                 },
                 Some(word) => {
                     let blocks = AlignedBytes::zeroed(word.span().1);
-                    reads.push(Read { index, word, blocks });
+                    reads.push(Read { index, word, emptied, blocks });
                 }
             }
         }
@@ -176,7 +179,7 @@ fn run(
         }
         let at = (read.word.place() - start) as usize;
         let bytes = &read.blocks[at..at + read.word.bytes()];
-        match item_in(bytes, hash, key, read.word) {
+        match item_in(bytes, hash, key, read.word, read.emptied) {
             Some(item) => {
                 shared.index.mark_used(hash);
                 found[read.index] = Ok(Some(item));
@@ -198,14 +201,17 @@ fn run(
     }
 }
 
-/// What cannot be read must not come back when it can again.
-fn drop_item(shared: &Shared, hash: u64, word: Word) {
-    if shared.index.remove_at(hash, word) {
+/// What cannot be read, or was not written, must not come back when it can again. That is noted
+/// before it is not found any more: from then on its owner may change it without a word here.
+pub(crate) fn drop_item(shared: &Shared, hash: u64, word: Word) {
+    if shared.index.get(hash).is_some_and(|found| found.is_at(word)) {
         forget_in(shared, hash);
+        shared.index.remove_at(hash, word);
     }
 }
 
-fn item_in(bytes: &[u8], hash: u64, key: &[u8], word: Word) -> Option<FlashItem> {
+/// `emptied`: regions that were emptied before it was looked up.
+fn item_in(bytes: &[u8], hash: u64, key: &[u8], word: Word, emptied: u64) -> Option<FlashItem> {
     let (what, record) = read_record(bytes)?;
     let is_it = what == RecordKind::Item && record.hash == hash && record.key == key;
     is_it.then(|| FlashItem {
@@ -214,7 +220,7 @@ fn item_in(bytes: &[u8], hash: u64, key: &[u8], word: Word) -> Option<FlashItem>
         kind: record.kind,
         expires: record.expires,
         cas: record.cas,
-        version: word.version(),
+        version: u128::from(emptied) << 64 | u128::from(word.version()),
     })
 }
 

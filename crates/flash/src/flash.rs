@@ -20,7 +20,7 @@ use crate::stats::{Counters, Stats};
 use crate::tail::Tail;
 use rackpool_mem::direct::{AlignedBytes, DirectFile};
 use rackpool_mem::log::spawn;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -106,6 +106,7 @@ impl Flash {
             news: Condvar::new(),
             written: Condvar::new(),
             counters: Counters::default(),
+            emptied: AtomicU64::new(0),
             is_bad: (0..regions).map(|_| AtomicBool::new(false)).collect(),
         });
         let previous = found.live.back().map_or(Extent::default(), |newest: &Region| newest.extent);
@@ -160,8 +161,11 @@ impl Flash {
 
     /// Whether what is there is still the item that was read with this
     /// [`version`](FlashItem::version). It may say no where an item was only moved.
-    pub fn is_current(&self, hash: u64, version: u64) -> bool {
-        self.shared.index.get(hash).is_some_and(|word| word.version() == version)
+    pub fn is_current(&self, hash: u64, version: u128) -> bool {
+        let word = self.shared.index.get(hash);
+        // At one place nothing else lies before its region was emptied, and others after it.
+        let emptied = self.shared.emptied().wrapping_sub((version >> 64) as u64);
+        emptied <= 1 && word.is_some_and(|word| word.version() == version as u64)
     }
 
     /// Takes an item that leaves memory, of which `was_read` says whether it was asked for there.
@@ -202,20 +206,28 @@ impl Flash {
             return Put::Dropped;
         };
         let header = record.header(RecordKind::Item);
+        self.make_slot(record.hash);
         let word = tail.append_item(record, &header).0;
         let gone = self.shared.index.insert(record.hash, word);
+        assert!(gone.is_none(), "there is a slot for it, and none is taken but under this lock");
         let has_sealed = tail.waiting() > 0;
         drop(tail);
-        if let Some(hash) = gone {
-            forget_in(&self.shared, hash);
-            counters.dropped.add(1);
-        }
         if has_sealed {
             self.shared.news.notify_one();
         }
         counters.admitted.add(1);
         counters.admitted_bytes.add(bytes as u64);
         Put::Taken
+    }
+
+    /// Makes a slot in the index for an item, under the lock of the tail. What has to go for it is
+    /// noted to be gone first: once it is not found its owner may change it without a word here.
+    fn make_slot(&self, hash: u64) {
+        if let Some(victim) = self.shared.index.victim(hash) {
+            forget_in(&self.shared, victim);
+            self.shared.index.remove(victim);
+            self.shared.counters.dropped.add(1);
+        }
     }
 
     /// The tail, with room for more, after what was forgotten.
@@ -349,7 +361,8 @@ impl Flash {
         key: &[u8],
         done: impl FnOnce(Fetched) + Send + 'static,
     ) -> Result<()> {
-        self.fetches.push(Fetch { hash, key: key.into(), done: Box::new(done) })
+        let fetch = Fetch { hash, key: key.into(), done: Box::new(done) };
+        self.fetches.push(fetch).inspect_err(|_| self.shared.counters.busy.add(1))
     }
 
     /// Counters and gauges.
@@ -368,6 +381,7 @@ impl Flash {
             kept: counters.kept.get(),
             hits: counters.hits.get(),
             misses: counters.misses.get(),
+            busy: counters.busy.get(),
             forgotten: counters.forgotten.get(),
             read_bytes: counters.read_bytes.get(),
             written_bytes: counters.written_bytes.get(),

@@ -17,7 +17,7 @@ const SHARDS: u64 = 64;
 const LINE_BYTES: u64 = 64;
 const SLOT_BYTES: u64 = 16;
 /// Slots that are filled when all items are there that it was made for, percent.
-const FILLED_PERCENT: u64 = 80;
+const FILLED_PERCENT: u64 = 75;
 
 const PRESENT: u64 = 1;
 const PENDING: u64 = 2;
@@ -188,6 +188,17 @@ impl Index {
     pub fn has_room(&self, hash: u64) -> bool {
         let shard = self.lock(hash);
         shard.find(hash).is_some() || shard.free_slot(hash).is_some()
+    }
+
+    /// The hash of an item that has to go before there is a slot for this one; none if there is.
+    pub fn victim(&self, hash: u64) -> Option<u64> {
+        let mut shard = self.lock(hash);
+        if shard.find(hash).is_some() || shard.free_slot(hash).is_some() {
+            return None;
+        }
+        shard.turn += 1;
+        let at = shard.lines_of(hash)[0] * LINE_BYTES + shard.turn % 4 * SLOT_BYTES;
+        Some(shard.lines.load(at))
     }
 
     /// Enters an item; the hash of another one that had to go.

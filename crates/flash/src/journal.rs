@@ -44,13 +44,15 @@ impl Journal {
     /// That of a file, which is made if it is not there; without one it ends with the process.
     ///
     /// # Errors
-    /// What the system says; `WouldBlock` if another process has it.
+    /// What the system says; `WouldBlock` if another process has it, `InvalidData` if it holds
+    /// something else.
     pub fn open(path: Option<&Path>) -> io::Result<Journal> {
         let Some(path) = path else {
             return Ok(Journal { window: Window::private(BYTES)?, file: None, next: 1, logged: 0 });
         };
         let file = files::open_private_linked(path, OFlags::RDWR | OFlags::CREATE)?;
         files::lock(&file)?;
+        check(&file)?;
         let window = Window::of_file(file.as_fd(), BYTES)?;
         Ok(Journal { window, file: Some(file), next: 1, logged: 0 })
     }
@@ -152,6 +154,21 @@ impl Journal {
     pub fn set_logged(&mut self, number: u64) {
         self.logged = self.logged.max(number);
     }
+}
+
+/// Refuses a file that is no journal.
+fn check(file: &OwnedFd) -> io::Result<()> {
+    let (bytes, mut word) = (rustix::fs::fstat(file)?.st_size, [0; 8]);
+    if bytes > 0 {
+        rustix::io::pread(file, &mut word, 0)?;
+    }
+    // 0 while it is made.
+    let is_own = bytes == BYTES as i64 && [0, MAGIC].contains(&u64::from_le_bytes(word));
+    if bytes == 0 || is_own {
+        return Ok(());
+    }
+    let what = "it holds something else: name another place, or remove it";
+    Err(io::Error::new(io::ErrorKind::InvalidData, what))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 const SUPERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"rkplFLS1");
 const BATCH_MAGIC: u64 = u64::from_le_bytes(*b"rkplBAT1");
 /// Bytes of a superblock; each copy has a block of its own.
-pub(crate) const SUPERBLOCK_BYTES: usize = 88;
+pub(crate) const SUPERBLOCK_BYTES: usize = 96;
 /// Bytes of a header of a batch.
 pub(crate) const BATCH_HEADER_BYTES: usize = 64;
 /// Bytes of a record before its key.
@@ -64,6 +64,8 @@ pub(crate) struct Superblock {
     pub start: u64,
     /// Of the copy that was written last.
     pub version: u64,
+    /// Of one that was closed in order: the end of its log.
+    pub end: Extent,
 }
 
 impl Superblock {
@@ -79,7 +81,8 @@ impl Superblock {
             self.boot,
             self.start,
             self.version,
-            0,
+            self.end.sequence,
+            self.end.bytes.into(),
         ];
         put_words(bytes, words);
         let check = xxh3_64(&bytes[..SUPERBLOCK_BYTES - 8]);
@@ -100,6 +103,7 @@ impl Superblock {
             boot: word(bytes, 48),
             start: word(bytes, 56),
             version: word(bytes, 64),
+            end: Extent { sequence: word(bytes, 72), bytes: half(bytes, 80) },
         })
     }
 }
@@ -341,6 +345,7 @@ mod tests {
             boot: 5,
             start: 6,
             version: 7,
+            end: previous,
         };
         superblock.write(&mut bytes);
         assert_eq!(Superblock::read(&bytes), Some(superblock));

@@ -17,6 +17,7 @@
 use crate::constants::{FREE_REGIONS, FREE_REGIONS_TIGHT, HEAD_BYTES};
 use crate::device::{self, Device};
 use crate::error::Error;
+use crate::fetch::drop_item;
 use crate::index::{Index, Word};
 use crate::journal::Journal;
 use crate::layout::{BatchHeader, Extent, RecordKind, Superblock, walk};
@@ -25,7 +26,7 @@ use crate::stats::Counters;
 use crate::tail::{Batch, Tail};
 use rackpool_mem::direct::{AlignedBytes, BLOCK_BYTES};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     /// For those that wait for a batch.
     pub written: Condvar,
     pub counters: Counters,
+    /// Regions that were emptied.
+    pub emptied: AtomicU64,
     /// By region: whether a read of it has failed.
     pub is_bad: Box<[AtomicBool]>,
 }
@@ -69,6 +72,11 @@ impl Shared {
         let region = (place - HEAD_BYTES) / self.region_bytes;
         // Relaxed: it is looked at long after, by the thread that writes.
         self.is_bad[region as usize].store(true, Ordering::Relaxed);
+    }
+
+    pub fn emptied(&self) -> u64 {
+        // Relaxed: the lock of an index entry that was made since orders it.
+        self.emptied.load(Ordering::Relaxed)
     }
 
     fn is_bad(&self, region: u32) -> bool {
@@ -124,7 +132,9 @@ impl Writer {
                 false => lock(&shared.journal).start(),
             };
             let version = self.superblock.version + 1;
-            let closed = Superblock { is_clean: true, start, version, ..self.superblock };
+            let open = self.open.map(|open| open.extent).filter(|extent| extent.bytes > 0);
+            let end = open.unwrap_or(self.previous);
+            let closed = Superblock { is_clean: true, start, version, end, ..self.superblock };
             // If it fails the log is one that was not closed in order.
             let _ = write_superblock(&*shared.device, &closed);
         }
@@ -254,7 +264,8 @@ impl Writer {
         }
         let batch = tail.take_failed();
         for item in &batch.items {
-            shared.index.remove_at(item.hash, item.word_in(batch.number));
+            // What is said to have failed may be there after a restart.
+            drop_item(shared, item.hash, item.word_in(batch.number));
         }
         shared.counters.dropped.add(batch.items.len() as u64);
         drop(batch);
@@ -321,6 +332,8 @@ impl Writer {
     /// Takes a region's items out of the index, or writes them once more.
     fn empty(&mut self, oldest: Region) {
         let shared = Arc::clone(&self.shared);
+        // Relaxed: see `Shared::emptied`.
+        shared.emptied.fetch_add(1, Ordering::Relaxed);
         let (at, len) = (shared.region_at(oldest.region), oldest.extent.bytes as usize);
         if !shared.is_store {
             // Before the first item goes: what goes without a word in the log must not come back.

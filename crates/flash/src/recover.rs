@@ -208,6 +208,7 @@ fn format(
         boot,
         start: 0,
         version: version + 1,
+        end: Extent::default(),
     };
     write_superblock(device, &superblock)?;
     let is_dropped = version > 0;
@@ -239,10 +240,15 @@ impl Reader<'_> {
     fn read_log(&mut self, start: u64) -> Result<Found> {
         let mut candidates = self.candidates();
         candidates.sort_unstable_by_key(|candidate| candidate.sequence);
-        let next_sequence = candidates.last().map_or(1, |newest| newest.sequence + 1).max(start);
-        let mut chain = chain_of(&candidates, start);
-        // What the oldest region that is believed says of the one before it.
-        let mut before = Extent::default();
+        let Superblock { is_clean, end, .. } = *self.superblock;
+        let end = is_clean.then_some(end);
+        let newest = candidates.last().map_or(0, |newest| newest.sequence);
+        let newest = newest.max(end.map_or(0, |end| end.sequence));
+        let next_sequence = (newest + 1).max(start);
+        let mut chain = chain_of(&candidates, start, end);
+        // What the oldest region that is believed says of the one before it; the end that is
+        // missing, of which nothing before is believed.
+        let mut before = end.filter(|_| chain.is_empty()).unwrap_or_default();
         let mut live = VecDeque::new();
         let mut buffer = AlignedBytes::zeroed(self.wanted.region_bytes as usize);
         while let Some((candidate, bytes)) = chain.pop() {
@@ -340,16 +346,26 @@ impl Reader<'_> {
 }
 
 /// From the newest region back along what each says of the one before it, with the bytes of each
-/// that belong to the log (of the newest nothing says them).
-fn chain_of(candidates: &[Candidate], start: u64) -> Vec<(Candidate, Option<u32>)> {
+/// that belong to the log (of the newest nothing says them, unless the log was closed in order).
+fn chain_of(
+    candidates: &[Candidate],
+    start: u64,
+    end: Option<Extent>,
+) -> Vec<(Candidate, Option<u32>)> {
+    let find = |sequence: u64| {
+        let found = candidates.binary_search_by_key(&sequence, |one| one.sequence).ok();
+        found.map(|index| candidates[index])
+    };
     let mut chain = Vec::new();
-    let mut next = candidates.last().map(|newest| (*newest, None));
+    let mut next = match end {
+        Some(Extent { sequence, bytes }) => find(sequence).map(|newest| (newest, Some(bytes))),
+        None => candidates.last().map(|newest| (*newest, None)),
+    };
     while let Some((candidate, bytes)) = next.filter(|(one, _)| one.sequence >= start) {
         chain.push((candidate, bytes));
         let Extent { sequence, bytes } = candidate.previous;
-        let found = candidates.binary_search_by_key(&sequence, |one| one.sequence).ok();
         // Numbers go down, whatever the device says: this ends.
-        let found = found.map(|index| candidates[index]).filter(|_| sequence < candidate.sequence);
+        let found = find(sequence).filter(|_| sequence < candidate.sequence);
         next = found.map(|candidate| (candidate, Some(bytes)));
     }
     chain

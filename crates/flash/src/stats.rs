@@ -27,6 +27,7 @@ pub(crate) struct Counters {
     pub kept: Counter,
     pub hits: Counter,
     pub misses: Counter,
+    pub busy: Counter,
     pub forgotten: Counter,
     pub read_bytes: Counter,
     pub written_bytes: Counter,
@@ -62,6 +63,8 @@ pub struct Stats {
     pub hits: u64,
     /// Reads that did not, although the index had it.
     pub misses: u64,
+    /// Reads that found too many waiting.
+    pub busy: u64,
     /// Items that were forgotten.
     pub forgotten: u64,
     /// Bytes that were read from the device.

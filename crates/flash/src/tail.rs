@@ -243,6 +243,8 @@ impl Tail {
     /// What was forgotten behind this number has not come into the log: it is taken again.
     pub fn forget_again(&mut self, logged: u64) {
         self.forgotten = self.forgotten.min(logged);
+        // Those that wait must not say that the log has it.
+        self.sealed.iter_mut().for_each(|batch| batch.forgotten = batch.forgotten.min(logged));
     }
 
     /// The bytes of a record that is not on the device yet.

@@ -13,7 +13,6 @@ use super::draft::ItemDraft;
 use super::error::Result;
 use super::evict::evicted::EvictedItems;
 use super::item::Item;
-use super::key::Key;
 use super::layout::{Fields, Header, Slot};
 use super::partition::{Found, Partition};
 use super::{Cache, Entry, Millis, StoredWith, WALL_TIME, at_wall};
@@ -57,7 +56,7 @@ pub struct KeptItem {
     /// All else.
     pub with: KeptWith,
     /// For [`BackingStore::is_current`].
-    pub version: u64,
+    pub version: u128,
 }
 
 /// Told of an item, or that there is none.
@@ -88,6 +87,11 @@ pub trait BackingStore: Send + Sync + Debug {
     /// Has an item read, and `told` called from a thread of its own that may wait; `told` is
     /// dropped if that cannot be.
     fn fetch(&self, hash: u64, key: &[u8], told: FetchDone);
+
+    /// What it counts, by the names by which clients are told.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
 
 /// A backing store, and whether database 0 has space 0.
@@ -144,8 +148,13 @@ impl Partition {
         let with = self.kept_with(&item);
         let (mut key, mut value) = (Vec::new(), Vec::new());
         item.append_key_to(&mut key);
-        if item.append_to(&mut value).is_ok() {
+        // Of one whose later pieces are gone there is less.
+        if item.append_to(&mut value).is_ok() && value.len() as u64 == item.len() {
             backing.store.keep(&LeavingItem { hash, key: &key, value: &value, with });
+            if !backing.is_open() {
+                // It was closed meanwhile, and this may have come behind what forgot all.
+                backing.store.forget(hash);
+            }
         }
     }
 
@@ -285,6 +294,11 @@ impl Cache {
         }
     }
 
+    /// What a backing store counts, if there is one.
+    pub fn backing_counts(&self) -> Vec<(&'static str, u64)> {
+        self.backing.as_ref().map_or(Vec::new(), |backing| backing.store.counts())
+    }
+
     fn is_database_0_plain(&self) -> bool {
         self.in_database(0).space == 0
     }
@@ -301,7 +315,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct TestStore {
         items: Mutex<HashMap<u64, (Vec<u8>, KeptItem)>>,
-        kept: Mutex<u64>,
+        kept: Mutex<u128>,
     }
 
     impl TestStore {

@@ -333,7 +333,11 @@ impl Partition {
 
     #[cold]
     fn expire_found(&mut self, hash: u64, found: Found) {
-        self.stats.expired += u64::from(!self.segments.is_flushed(found.1.pos().unit()));
+        if !self.segments.is_flushed(found.1.pos().unit()) {
+            self.stats.expired += 1;
+            // A clock that is set back must not bring it back.
+            self.forget_behind(hash);
+        }
         self.remove(hash, found);
     }
 

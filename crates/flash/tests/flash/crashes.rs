@@ -145,6 +145,27 @@ fn a_process_killed_at_any_write_leaves_nothing_that_was_changed_before() {
 }
 
 #[test]
+fn a_block_that_is_damaged_after_the_end_brings_nothing_back() {
+    let steps = steps(4);
+    let device = TestDevice::new(image(REGIONS));
+    let (flash, _) = Flash::open_on(Box::new(device.clone()), options(REGIONS)).unwrap();
+    run(&flash, &device, &steps);
+    drop(flash);
+    let (image, mut counts) = (device.image(), Vec::new());
+    let crash_of = |image| Crash { image, steps: STEPS };
+    let whole = check(&crash_of(image.clone()), &steps, options(REGIONS), "whole");
+    let first = HEAD_BYTES as usize / 4096;
+    for block in (first..image.len() / 4096).step_by(23) {
+        let mut damaged = image.clone();
+        damaged[block * 4096 + 24] ^= 0x55;
+        let what = format!("block {block}");
+        counts.push(check(&crash_of(damaged), &steps, options(REGIONS), &what));
+    }
+    println!("{whole} items, with a damaged block {counts:?}");
+    assert!(whole > 5 && counts.contains(&whole) && counts.contains(&0));
+}
+
+#[test]
 fn without_its_journal_a_cache_that_did_not_end_in_order_begins_empty() {
     let device = TestDevice::new(image(REGIONS));
     let (flash, _) = Flash::open_on(Box::new(device.clone()), options(REGIONS)).unwrap();

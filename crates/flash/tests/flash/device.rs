@@ -31,8 +31,8 @@ struct State {
     dies_at: Option<u64>,
     is_power_cut: bool,
     crash: Option<Crash>,
-    /// Places where writes fail, and how.
-    bad_writes: Vec<(Range<u64>, i32)>,
+    /// Places where writes fail, how, and whether they are done all the same.
+    bad_writes: Vec<(Range<u64>, i32, bool)>,
     bad_reads: Vec<Range<u64>>,
     /// Files that are copied at the death, from and to.
     copied: Option<(PathBuf, PathBuf)>,
@@ -66,16 +66,17 @@ impl TestDevice {
         self.state.lock().unwrap().crash.clone()
     }
 
-    pub fn writes(&self) -> u64 {
-        self.state.lock().unwrap().writes
-    }
-
     pub fn image(&self) -> Vec<u8> {
         self.state.lock().unwrap().image.clone()
     }
 
     pub fn fail_writes(&self, at: Range<u64>, errno: i32) {
-        self.state.lock().unwrap().bad_writes.push((at, errno));
+        self.state.lock().unwrap().bad_writes.push((at, errno, false));
+    }
+
+    /// They are said to fail, and are done.
+    pub fn fail_writes_that_are_done(&self, at: Range<u64>) {
+        self.state.lock().unwrap().bad_writes.push((at, EIO, true));
     }
 
     pub fn fail_reads(&self, at: Range<u64>) {
@@ -111,8 +112,14 @@ impl State {
         if self.crash.is_some() {
             return Err(io::Error::from_raw_os_error(EIO));
         }
-        if let Some((_, errno)) = self.bad_writes.iter().find(|(bad, _)| overlaps(bad, &place)) {
-            return Err(io::Error::from_raw_os_error(*errno));
+        let bad = self.bad_writes.iter().find(|(bad, ..)| overlaps(bad, &place));
+        if let Some((_, errno, is_done)) = bad {
+            let errno = *errno;
+            if *is_done {
+                let start = offset as usize;
+                self.image[start..start + from.len()].copy_from_slice(from);
+            }
+            return Err(io::Error::from_raw_os_error(errno));
         }
         self.writes += 1;
         let blocks = from.len() / BLOCK;

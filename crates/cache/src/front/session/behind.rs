@@ -69,7 +69,7 @@ impl Session {
         if args.is_empty() {
             return false;
         }
-        let Some(command) = commands::find(args.get(rest, 0)) else { return false };
+        let Some(command) = commands::named(args, rest, 0) else { return false };
         // A plain store asks for nothing.
         if !command.takes(args.len()) || (command == commands::SET && args.len() == 3) {
             return false;
