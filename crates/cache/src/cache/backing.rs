@@ -429,6 +429,13 @@ mod tests {
         cache.entry(&key(number), NOW).unwrap().set_expiry(NOW + 5).unwrap();
         assert!(!store.contains(cache.hash(&key(number))));
         let number = first_behind(&cache, 10_000);
+        fetch(&cache, number);
+        // As memcached's clients do: what is stale in memory is not fresh behind it.
+        cache.entry(&key(number), NOW).unwrap().mark(true, false);
+        assert!(!store.contains(cache.hash(&key(number))));
+        let number = first_behind(&cache, 10_000);
+        cache.swap_databases(1, 2, NOW);
+        assert!(cache.lies_behind(&key(number), NOW), "other databases");
         cache.in_database(1).set(b"stays", b"value", 0, 0, NOW).unwrap();
         cache.flush_database(1, NOW);
         assert!(cache.lies_behind(&key(number), NOW), "another database");
@@ -456,6 +463,39 @@ mod tests {
             cache.set(&key(number), &[3; 1000], 0, 0, NOW).unwrap();
         }
         assert!(!store.items().is_empty());
+    }
+
+    #[test]
+    fn a_value_of_several_pieces_comes_back_whole() {
+        let (cache, store) = filled(100);
+        let value: Vec<u8> = (0..100_000_u32).map(|at| (at / 7) as u8).collect();
+        cache.set(b"long", &value, 5, 0, NOW).unwrap();
+        for number in 0..20_000 {
+            cache.set(&key(number), &[1; 1000], 0, 0, NOW).unwrap();
+        }
+        assert!(cache.lies_behind(b"long", NOW));
+        assert_eq!(store.items()[&cache.hash(b"long")].1.value, value);
+        cache.fetch(b"long", || NOW, || ());
+        let read = |item: &Item<'_>| {
+            let mut value = Vec::new();
+            item.append_to(&mut value).unwrap();
+            (value, item.flags())
+        };
+        assert_eq!(cache.get(b"long", NOW, read), Some((value, 5)));
+    }
+
+    #[test]
+    fn an_item_that_has_expired_in_memory_does_not_come_back_by_a_clock_that_is_set_back() {
+        let (cache, store) = filled(10_000);
+        cache.set_wall(1_000_000);
+        let number = first_behind(&cache, 10_000);
+        let hash = cache.hash(&key(number));
+        store.items().get_mut(&hash).unwrap().1.with.expires_at = 1_000_000 + NOW + 5;
+        fetch(&cache, number);
+        assert!(get(&cache, number).is_some() && store.contains(hash));
+        cache.set_wall(0);
+        assert!(cache.get(&key(number), NOW + 5, |_| ()).is_none());
+        assert!(!store.contains(hash) && !cache.lies_behind(&key(number), NOW + 5));
     }
 
     #[test]

@@ -138,7 +138,9 @@ impl Cache {
             cache.change_spaces(&[one, other], now, || {
                 let mut map = cache.databases.lock();
                 map.spaces.swap(usize::from(one), usize::from(other));
-                cache.forget_all_behind();
+                if one == 0 || other == 0 {
+                    cache.forget_all_behind();
+                }
                 cache.keep_map(&map);
             });
         });

@@ -102,6 +102,75 @@ fn more_than_memory_is_there_also_after_a_kill_and_what_was_deleted_is_not() {
     assert!(found > COUNT / 8, "{found}");
 }
 
+/// What `stats` says of this.
+fn stat(client: &mut Client, name: &str) -> u64 {
+    client.say("stats\r\n");
+    let mut found = None;
+    loop {
+        let line = client.line();
+        if line == "END\r\n" {
+            return found.unwrap_or_else(|| panic!("no {name}"));
+        }
+        let mut words = line.split_ascii_whitespace().skip(1);
+        if words.next() == Some(name) {
+            found = words.next().and_then(|word| word.parse().ok());
+        }
+    }
+}
+
+/// The first number from `from` on of which these words are answered so, by an item that is read
+/// in flash.
+fn first_so(client: &mut Client, from: u32, answer: &str, words: impl Fn(u32) -> String) -> u32 {
+    let is_so = |number: &u32| {
+        let before = stat(client, "flash_hits");
+        client.ask(&words(*number)) == answer && stat(client, "flash_hits") > before
+    };
+    (from..COUNT).find(is_so).expect("most are in flash")
+}
+
+#[test]
+fn what_was_closed_is_there_again_and_is_found_by_all_kinds_of_commands() {
+    let dir = Dir::new();
+    let path = dir.file("flash");
+    let place = format!("{path}?size=128m&admit=all");
+    let mut server = start(&place);
+    let mut client = Client::of(&server);
+    (0..COUNT).for_each(|number| client.set(number, &number.to_string().repeat(100)));
+    assert!(stat(&mut client, "flash_items") > u64::from(COUNT / 2));
+    assert_eq!(stat(&mut client, "flash_bytes") >> 20, 112);
+    // Another process is told so.
+    let words = ["kv", "--memory", "2m", "--memcached", "0", "--flash", &place];
+    let (code, _, err) = told(&run(&words));
+    assert!(code == 1 && err.contains("another process"), "{code}: {err}");
+    drop(client);
+    assert_eq!(server.terminate(), Some(0));
+    let other = format!("{path}?size=256m");
+    let words = ["kv", "--memory", "2m", "--memcached", "0", "--flash", &other];
+    let (code, _, err) = told(&run(&words));
+    assert!(code == 1 && err.contains("made with a size"), "{code}: {err}");
+    let server = start(&place);
+    let mut client = Client::of(&server);
+    // All that is there is in flash alone.
+    let there = stat(&mut client, "flash_items");
+    assert!(stat(&mut client, "curr_items") == 0 && there > u64::from(COUNT / 2));
+    let (client, value) = (&mut client, |number: u32| number.to_string().repeat(100));
+    let touch = |number| format!("touch key{number} 1000\r\n");
+    let number = first_so(client, 0, "TOUCHED\r\n", touch);
+    assert_eq!(client.get(number), Some(value(number)));
+    let add = |number| format!("add key{number} 0 0 1\r\n1\r\n");
+    let number = first_so(client, number + 1, "NOT_STORED\r\n", add);
+    assert_eq!(client.get(number), Some(value(number)));
+    let append = |number| format!("append key{number} 0 0 1\r\nx\r\n");
+    let number = first_so(client, number + 1, "STORED\r\n", append);
+    assert_eq!(client.get(number), Some(value(number) + "x"));
+    let delete = |number| format!("delete key{number}\r\n");
+    let number = first_so(client, number + 1, "DELETED\r\n", delete);
+    assert_eq!(client.get(number), None);
+    assert_eq!(client.ask("flush_all\r\n"), "OK\r\n");
+    assert_eq!((stat(client, "flash_items"), client.get(number + 1)), (0, None));
+    assert_eq!(stat(client, "flash_read_errors") + stat(client, "flash_damaged"), 0);
+}
+
 #[test]
 fn a_place_that_is_not_its_own_or_too_small_is_refused() {
     let dir = Dir::new();

@@ -142,6 +142,7 @@ mod tests {
     #[derive(Default)]
     struct BehindState {
         gone: Vec<u64>,
+        are_all_gone: bool,
         reads: BTreeMap<Vec<u8>, FetchDone>,
     }
 
@@ -152,15 +153,18 @@ mod tests {
     }
 
     impl Behind {
+        fn reads(&self) -> BTreeMap<Vec<u8>, FetchDone> {
+            std::mem::take(&mut self.0.lock().unwrap().reads)
+        }
+
         /// The reads that wait are done; of which keys.
         fn go_on(&self) -> Vec<String> {
-            let reads = std::mem::take(&mut self.0.lock().unwrap().reads);
             let read = |(key, done): (Vec<u8>, FetchDone)| {
                 let with = KeptWith { flags: 7, cas: 9, ..KeptWith::default() };
                 done(Some(KeptItem { value: b"41".to_vec(), with, version: 0 }));
                 String::from_utf8(key).unwrap()
             };
-            reads.into_iter().map(read).collect()
+            self.reads().into_iter().map(read).collect()
         }
     }
 
@@ -175,10 +179,13 @@ mod tests {
             self.0.lock().unwrap().gone.push(hash);
         }
 
-        fn forget_all(&self) {}
+        fn forget_all(&self) {
+            self.0.lock().unwrap().are_all_gone = true;
+        }
 
         fn contains(&self, hash: u64) -> bool {
-            !self.0.lock().unwrap().gone.contains(&hash)
+            let state = self.0.lock().unwrap();
+            !state.are_all_gone && !state.gone.contains(&hash)
         }
 
         fn is_current(&self, hash: u64, _: &KeptItem) -> bool {
@@ -190,31 +197,59 @@ mod tests {
         }
     }
 
+    /// A thread that serves, with what is behind its cache.
+    struct Rig {
+        behind: Arc<Behind>,
+        core: Core,
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            let behind = Arc::new(Behind::default());
+            let store: Arc<dyn BackingStore> = behind.clone();
+            let options = Options { memory: 4 << 20, ..Options::default() };
+            let cache = Cache::new(options).unwrap().with_backing(store);
+            let shared = Arc::new(Shared::new(cache, Settings::default(), (0, 1)));
+            Rig { behind, core: Core::new(shared, 0, 1_700_000_000_000) }
+        }
+
+        /// Feeds commands until one waits; what is left of them, and the answers.
+        fn feed(&mut self, session: &mut Session, input: &[u8]) -> (Vec<u8>, String) {
+            let (mut rest, mut said) = (input.to_vec(), Vec::new());
+            while !rest.is_empty() {
+                let used = session.feed(&mut self.core, &rest);
+                rest.drain(..used);
+                said.extend_from_slice(self.core.out.own_bytes().expect("no answer is long"));
+                self.core.out.clear();
+                if session.job().is_some_and(|job| !job.is_done()) {
+                    assert!(session.need() > rest.len());
+                    break;
+                }
+            }
+            (rest, String::from_utf8(said).unwrap())
+        }
+    }
+
+    fn session(protocol: Protocol) -> Session {
+        Session::new(protocol, ClientInfo { known: true, ..ClientInfo::default() })
+    }
+
     /// Feeds commands; the keys that were read for each wait, and all answers.
     fn answers(protocol: Protocol, input: &[u8]) -> (Vec<Vec<String>>, String) {
-        let behind = Arc::new(Behind::default());
-        let store: Arc<dyn BackingStore> = behind.clone();
-        let options = Options { memory: 4 << 20, ..Options::default() };
-        let cache = Cache::new(options).unwrap().with_backing(store);
-        let shared = Arc::new(Shared::new(cache, Settings::default(), (0, 1)));
-        let mut core = Core::new(shared, 0, 1_700_000_000_000);
-        let client = ClientInfo { known: true, ..ClientInfo::default() };
-        let mut session = Session::new(protocol, client);
-        let (mut rest, mut said, mut waits) = (input.to_vec(), Vec::new(), Vec::new());
+        let (mut rig, mut session) = (Rig::new(), session(protocol));
+        let (mut rest, mut said) = rig.feed(&mut session, input);
+        let mut waits = Vec::new();
         while !rest.is_empty() {
-            let used = session.feed(&mut core, &rest);
-            rest.drain(..used);
-            said.extend_from_slice(core.out.own_bytes().expect("no answer is long"));
-            core.out.clear();
-            if let Some(job) = session.job().cloned() {
-                assert!(!job.is_done() && session.need() > rest.len());
-                // Nothing goes on before.
-                assert_eq!(session.feed(&mut core, &rest), 0);
-                waits.push(behind.go_on());
-                assert!(job.is_done());
-            }
+            let job = session.job().cloned().unwrap();
+            // Nothing goes on before.
+            assert_eq!(session.feed(&mut rig.core, &rest), 0);
+            waits.push(rig.behind.go_on());
+            assert!(job.is_done());
+            let (left, more) = rig.feed(&mut session, &rest);
+            rest = left;
+            said += &more;
         }
-        (waits, String::from_utf8(said).unwrap())
+        (waits, said)
     }
 
     #[test]
@@ -231,6 +266,22 @@ mod tests {
     }
 
     #[test]
+    fn what_asks_for_no_value_waits_too_and_a_hash_does_not_take_the_place_of_a_string() {
+        let input = b"RENAME a b\r\nGET b\r\nGET a\r\nTTL c\r\nEXPIRE c 100\r\nTTL c\r\n\
+                      OBJECT ENCODING d\r\nAPPEND e x\r\nHSET f g 1\r\nGETDEL h\r\nGET h\r\n\
+                      WATCH i\r\nMULTI\r\nGET i\r\nEXEC\r\nSELECT 1\r\nGET j\r\n";
+        let (waits, said) = answers(Protocol::Resp, input);
+        let wanted =
+            [vec!["a", "b"], vec!["c"], vec!["d"], vec!["e"], vec!["f"], vec!["h"], vec!["i"]];
+        assert_eq!(waits, wanted);
+        let wanted = "+OK\r\n$2\r\n41\r\n$-1\r\n:-1\r\n:1\r\n:100\r\n$3\r\nint\r\n:3\r\n\
+                      -WRONGTYPE Operation against a key holding the wrong kind of value\r\n\
+                      $2\r\n41\r\n$-1\r\n\
+                      +OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$2\r\n41\r\n+OK\r\n$-1\r\n";
+        assert_eq!(said, wanted);
+    }
+
+    #[test]
     fn what_waits_for_exec_is_one_step_with_what_is_in_memory() {
         let (waits, said) = answers(Protocol::Resp, b"MULTI\r\nGET a\r\nEXEC\r\n");
         assert_eq!((waits.len(), said.as_str()), (0, "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n"));
@@ -239,13 +290,60 @@ mod tests {
     #[test]
     fn commands_of_memcached_wait_for_their_items_and_find_them() {
         let input = b"set a 0 0 1\r\n1\r\nget a b\r\nincr c 1\r\nadd d 0 0 1\r\n1\r\ndelete e\r\n\
-                      get e\r\ncas f 0 0 1 9\r\n2\r\nmg g v\r\n";
+                      get e\r\ncas f 0 0 1 9\r\n2\r\nmg g v\r\ngat 100 h\r\ntouch i 100\r\n\
+                      gets j\r\nappend k 0 0 1\r\nx\r\nget k\r\n";
         let (waits, said) = answers(Protocol::Memcached, input);
-        let wanted = [vec!["b"], vec!["c"], vec!["d"], vec!["e"], vec!["f"], vec!["g"]];
-        assert_eq!(waits, wanted);
+        let keys = ["b", "c", "d", "e", "f", "g", "h", "i", "j", "k"];
+        assert_eq!(waits, keys.map(|key| vec![key]));
         let wanted = "STORED\r\nVALUE a 0 1\r\n1\r\nVALUE b 7 2\r\n41\r\nEND\r\n\
                       42\r\nNOT_STORED\r\n\
-                      DELETED\r\nEND\r\nSTORED\r\nVA 2\r\n41\r\n";
+                      DELETED\r\nEND\r\nSTORED\r\nVA 2\r\n41\r\n\
+                      VALUE h 7 2\r\n41\r\nEND\r\nTOUCHED\r\n\
+                      VALUE j 7 2 9\r\n41\r\nEND\r\nSTORED\r\nVALUE k 7 3\r\n41x\r\nEND\r\n";
         assert_eq!(said, wanted);
+    }
+
+    #[test]
+    fn what_others_do_meanwhile_is_what_a_command_that_waited_finds() {
+        for (others, found) in [
+            (&b"SET a new\r\n"[..], "$3\r\nnew\r\n"),
+            (b"SETEX a 100 soon\r\n", "$4\r\nsoon\r\n"),
+            (b"FLUSHALL\r\n", "$-1\r\n"),
+            (b"FLUSHDB\r\n", "$-1\r\n"),
+            (b"SWAPDB 0 1\r\n", "$-1\r\n"),
+            (b"MULTI\r\nDEL a\r\nEXEC\r\n", "$-1\r\n"),
+            (b"SELECT 3\r\nSET a other\r\nSWAPDB 0 3\r\n", "$5\r\nother\r\n"),
+        ] {
+            let mut rig = Rig::new();
+            let [mut one, mut other] = [(); 2].map(|()| session(Protocol::Resp));
+            let (rest, said) = rig.feed(&mut one, b"GET a\r\n");
+            assert_eq!((rest.len(), said.as_str()), (7, ""));
+            // A store that asks for what is there reads it too; that one is not answered here.
+            let reads = rig.behind.reads();
+            let (rest, _) = rig.feed(&mut other, others);
+            if !rest.is_empty() {
+                rig.behind.go_on();
+                assert!(rig.feed(&mut other, &rest).0.is_empty());
+            }
+            for (_, done) in reads {
+                let with = KeptWith::default();
+                done(Some(KeptItem { value: b"41".to_vec(), with, version: 0 }));
+            }
+            let what = String::from_utf8_lossy(others);
+            assert_eq!(rig.feed(&mut one, b"GET a\r\n"), (Vec::new(), found.into()), "{what}");
+        }
+    }
+
+    #[test]
+    fn where_too_many_wait_it_is_a_miss() {
+        let (mut rig, mut session) = (Rig::new(), session(Protocol::Resp));
+        let input = b"GET a\r\nINCR b\r\nPING\r\n";
+        let (rest, said) = rig.feed(&mut session, input);
+        assert_eq!(said, "");
+        drop(rig.behind.reads());
+        let (rest, said) = rig.feed(&mut session, &rest);
+        assert_eq!(said, "$-1\r\n");
+        drop(rig.behind.reads());
+        assert_eq!(rig.feed(&mut session, &rest), (Vec::new(), ":1\r\n+PONG\r\n".into()));
     }
 }
