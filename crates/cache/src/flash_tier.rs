@@ -102,6 +102,7 @@ mod tests {
     use rackpool_flash::Admission;
     use rackpool_mem::temporary::TemporaryDir;
     use std::path::Path;
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
 
     const NOW: Millis = 1_000;
@@ -120,6 +121,10 @@ mod tests {
 
     fn key(number: u32) -> [u8; 4] {
         number.to_le_bytes()
+    }
+
+    fn key_of(number: u64) -> [u8; 4] {
+        key(number as u32)
     }
 
     /// Looks in memory and behind it.
@@ -180,5 +185,95 @@ mod tests {
             }
         }
         assert!(old > COUNT / 4, "{old}: {:?}", flash.stats());
+    }
+
+    const KEYS: u64 = 20_000;
+    const STEPS: u64 = 50_000;
+
+    /// A small generator; the same numbers each time.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % limit
+        }
+    }
+
+    /// The version that a value has all over.
+    fn version_of(value: &[u8]) -> u64 {
+        let (words, _) = value.as_chunks::<8>();
+        assert!(words.len() == 125 && words.iter().all(|word| *word == words[0]));
+        u64::from_le_bytes(words[0])
+    }
+
+    #[test]
+    fn no_thread_finds_what_was_changed_before_it_asked_nor_does_a_later_process() {
+        let folder = TemporaryDir::new(&std::env::temp_dir(), "flashtier").unwrap();
+        let opened = || {
+            let admission = Admission { rejects_first: false, ..Admission::default() };
+            let options = rackpool_flash::Options::new(folder.path().join("flash"), 40 << 20);
+            let (region_bytes, batch_bytes) = (2 << 20, 256 << 10);
+            let options = rackpool_flash::Options { region_bytes, batch_bytes, ..options };
+            let options = rackpool_flash::Options { admission, seed: 7, ..options };
+            let flash = Arc::new(Flash::open(options).unwrap().0);
+            let (seed, memory, partitions) = (flash.seed(), 8 << 20, 2);
+            let options = Options { memory, seed, partitions, ..Options::default() };
+            let cache = Cache::new(options).unwrap().with_shared_reads(true);
+            (cache.with_backing(Arc::new(FlashTier::new(Arc::clone(&flash)))), flash)
+        };
+        let (cache, flash) = opened();
+        // Each change, of which some are removals, is a version.
+        let versions: Vec<_> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+        let is_removal = |key: u64, version: u64| (key + version).is_multiple_of(4);
+        std::thread::scope(|scope| {
+            for index in 0..2 {
+                let (cache, versions) = (&cache, &versions);
+                scope.spawn(move || {
+                    let mut random = Random(index + 1);
+                    for _ in 0..STEPS {
+                        let key = random.below(KEYS / 2) * 2 + index;
+                        let at = &versions[key as usize];
+                        // Relaxed: only this thread stores it.
+                        let version = at.load(Ordering::Relaxed) + 1;
+                        if is_removal(key, version) {
+                            cache.remove(&key_of(key), NOW);
+                        } else {
+                            let value = version.to_le_bytes().repeat(125);
+                            cache.set(&key_of(key), &value, 0, 0, NOW).unwrap();
+                        }
+                        // Release: pairs with the Acquire of those that read.
+                        at.store(version, Ordering::Release);
+                    }
+                });
+                scope.spawn(move || {
+                    let mut random = Random(index + 11);
+                    for _ in 0..STEPS {
+                        let key = random.below(KEYS);
+                        // Acquire: pairs with the Release above.
+                        let least = versions[key as usize].load(Ordering::Acquire);
+                        if let Some(value) = get(cache, key as u32) {
+                            assert!(version_of(&value) >= least, "{key}");
+                        }
+                    }
+                });
+            }
+        });
+        let stats = flash.stats();
+        println!("{stats:?}");
+        assert!(stats.hits > 1000 && stats.forgotten > 1000 && stats.read_errors == 0);
+        drop((cache, flash));
+        let (cache, _flash) = opened();
+        let mut found = 0;
+        for key in 0..KEYS {
+            let Some(value) = get(&cache, key as u32) else { continue };
+            // Relaxed: the threads have ended.
+            let version = versions[key as usize].load(Ordering::Relaxed);
+            assert!(version_of(&value) == version && !is_removal(key, version), "{key}");
+            found += 1;
+        }
+        assert!(found > 1000, "{found}");
     }
 }

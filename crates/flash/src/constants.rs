@@ -33,5 +33,7 @@ pub const FETCH_THREADS_WAITING: usize = 16;
 pub const FETCH_THREADS: usize = 4;
 /// Forgotten items of which the log does not know yet: 1 MiB.
 pub const JOURNAL_ENTRIES: u64 = 64 << 10;
+/// As often as so many are noted they are written without waiting for more.
+pub const FORGOTTEN_BATCH: u64 = 4 << 10;
 /// Bytes of an item on average from which the size of the index is taken, if none is given.
 pub const ITEM_BYTES: u64 = 2 << 10;

@@ -2,8 +2,8 @@
 
 use crate::admission::{Admission, Ghosts};
 use crate::constants::{
-    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FREE_REGIONS, RECORD_BYTES_MAX,
-    STORE_PERCENT,
+    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FORGOTTEN_BATCH, FREE_REGIONS,
+    RECORD_BYTES_MAX, STORE_PERCENT,
 };
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -54,14 +54,16 @@ pub struct Flash {
     index_bytes: u64,
 }
 
-/// What is gone and has no word in the log: it is noted until it has.
-pub(crate) fn forget_in(shared: &Shared, hash: u64) {
+/// What is gone and has no word in the log: it is noted until it has. Whether it is time that the
+/// log has it.
+pub(crate) fn forget_in(shared: &Shared, hash: u64) -> bool {
     let mut journal = lock(&shared.journal);
     if !journal.add(hash) {
         // The device does not keep up: rather is all gone than that one item comes back.
         shared.index.clear();
         journal.add_all();
     }
+    journal.unlogged().is_multiple_of(FORGOTTEN_BATCH)
 }
 
 impl Flash {
@@ -248,7 +250,11 @@ impl Flash {
     pub fn forget(&self, hash: u64) -> bool {
         let was_there = self.shared.index.remove(hash).is_some();
         if was_there {
-            forget_in(&self.shared, hash);
+            if forget_in(&self.shared, hash) {
+                // The thread that writes waits by now, or has not looked yet.
+                drop(lock(&self.shared.tail));
+                self.shared.news.notify_one();
+            }
             self.shared.counters.forgotten.add(1);
         }
         was_there

@@ -141,6 +141,11 @@ impl Journal {
         self.next - 1
     }
 
+    /// How many the log has not.
+    pub fn unlogged(&self) -> u64 {
+        self.last() - self.logged
+    }
+
     /// Whether the log has all of them.
     pub fn is_logged(&self) -> bool {
         self.logged == self.last()

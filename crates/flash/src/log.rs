@@ -146,10 +146,12 @@ impl Writer {
             let is_tight = shared.is_store && self.is_tight();
             let mut tail = lock(&shared.tail);
             tail.is_tight = is_tight;
+            if !tail.has_sealed() {
+                tail.take_forgotten(&lock(&shared.journal));
+            }
             if let Some(batch) = tail.take() {
                 return Some(batch);
             }
-            tail.take_forgotten(&lock(&shared.journal));
             let waits_until = tail.began().map(|began| began + shared.flush_after);
             let left = waits_until.map(|until| until.saturating_duration_since(Instant::now()));
             if tail.is_closing || tail.is_wanted() || left.is_some_and(|left| left.is_zero()) {

@@ -211,6 +211,10 @@ impl Tail {
         self.wanted >= self.open.number && self.open.records > 0
     }
 
+    pub fn has_sealed(&self) -> bool {
+        !self.sealed.is_empty()
+    }
+
     /// The next batch that is to be written; it can be read here meanwhile.
     pub fn take(&mut self) -> Option<Arc<Batch>> {
         let batch = Arc::new(self.sealed.pop_front()?);

@@ -264,6 +264,33 @@ fn more_is_forgotten_than_can_be_noted_and_then_all_is() {
     assert_eq!(recovered.items, 0);
 }
 
+#[test]
+fn what_is_forgotten_is_written_when_it_is_much_and_nothing_else_goes() {
+    let device = TestDevice::new(image(12));
+    let (flash, _) =
+        Flash::open_on(Box::new(device), Options { index_bytes: 8 << 20, ..options(12) }).unwrap();
+    for n in 0..80_000 {
+        while put(&flash, n, 1, 8) == Put::Dropped {
+            std::thread::yield_now();
+        }
+    }
+    flash.sync().unwrap();
+    let before = flash.stats();
+    // More than can be noted, but not at once; no item comes meanwhile.
+    let mut gone = 0;
+    for part in 0..4 {
+        gone += (part * 19_000..(part + 1) * 19_000).filter(|n| flash.forget(hash(*n))).count();
+        let start = std::time::Instant::now();
+        // All but those that still wait for more, 64 bytes each.
+        while flash.stats().written_bytes - before.written_bytes < (gone as u64 - 9000) * 64 {
+            assert!(start.elapsed() < Duration::from_secs(60), "it waits for more");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let after = flash.stats();
+    assert_eq!((after.items, after.dropped), (before.items - gone as u64, before.dropped));
+}
+
 fn region(index: u64) -> u64 {
     HEAD_BYTES + index * REGION_BYTES
 }
@@ -308,6 +335,32 @@ fn a_write_that_is_said_to_have_failed_and_was_done_does_not_come_back() {
     drop(flash);
     let (flash, recovered) = Flash::open_on(Box::new(left), with(&kept)).unwrap();
     assert!(!recovered.is_dropped);
+    assert_eq!(read(&flash, 0), None);
+}
+
+#[test]
+fn what_has_made_room_does_not_come_back_though_its_region_is_there() {
+    let folder = TemporaryDir::new(&std::env::temp_dir(), "flash").unwrap();
+    let (journal, kept) = (folder.path().join("journal"), folder.path().join("kept"));
+    let with = |path: &std::path::Path| Options { journal: Some(path.into()), ..options(7) };
+    let device = TestDevice::new(image(7));
+    let (flash, _) = Flash::open_on(Box::new(device.clone()), with(&journal)).unwrap();
+    for n in 0.. {
+        put(&flash, n, 1, 60_000);
+        flash.sync().unwrap();
+        if !flash.contains(hash(0)) {
+            break;
+        }
+    }
+    // It changes now, without a word for it.
+    assert!(!flash.forget(hash(0)));
+    std::fs::copy(&journal, &kept).unwrap();
+    let left = device.image();
+    let old = value(0, 1, 1000);
+    assert!(left.windows(1000).any(|bytes| bytes == old), "its bytes are there");
+    drop(flash);
+    let (flash, recovered) = Flash::open_on(Box::new(TestDevice::new(left)), with(&kept)).unwrap();
+    assert!(recovered.items > 10 && !recovered.is_dropped, "{recovered:?}");
     assert_eq!(read(&flash, 0), None);
 }
 
