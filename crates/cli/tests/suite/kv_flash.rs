@@ -5,6 +5,7 @@ use crate::common::{Dir, Server, WITHIN, run, told};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 const COUNT: u32 = 8000;
 
@@ -36,6 +37,13 @@ impl Client {
     fn ask(&mut self, words: &str) -> String {
         self.say(words);
         self.line()
+    }
+
+    /// Whether the server lives long enough for an answer of one line.
+    fn is_answered(&mut self, words: &str) -> bool {
+        let mut line = String::new();
+        let is_sent = self.0.get_mut().write_all(words.as_bytes()).is_ok();
+        is_sent && self.0.read_line(&mut line).is_ok_and(|_| line.ends_with('\n'))
     }
 
     fn set(&mut self, number: u32, value: &str) {
@@ -100,6 +108,67 @@ fn more_than_memory_is_there_also_after_a_kill_and_what_was_deleted_is_not() {
         }
     }
     assert!(found > COUNT / 8, "{found}");
+}
+
+/// A small generator; the same numbers each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+#[test]
+fn kills_in_the_midst_of_changes_bring_nothing_back() {
+    const KEYS: usize = 4000;
+    let dir = Dir::new();
+    let place = format!("{}?size=128m&admit=all", dir.file("flash"));
+    let mut random = Random(7);
+    // What each key has; the second, if its last change may not have been answered.
+    let mut may_be = vec![[None; 2]; KEYS];
+    let (mut version, mut found_in_all) = (0, 0);
+    for round in 0..6 {
+        let server = start(&place);
+        let mut client = Client::of(&server);
+        for (key, may_be) in may_be.iter_mut().enumerate() {
+            let found = client.get(key as u32).map(|value| value.parse::<u32>().unwrap());
+            assert!(
+                found.is_none() || may_be.contains(&found),
+                "{round} {key} {found:?} {may_be:?}"
+            );
+            found_in_all += u32::from(found.is_some());
+            *may_be = [found; 2];
+        }
+        let pid = rustix::process::Pid::from_child(&server.child);
+        let after = Duration::from_millis(100 + random.below(400));
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(after);
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        });
+        let mut changes = 0;
+        loop {
+            let key = random.below(KEYS as u64) as usize;
+            version += 1;
+            let next = (random.below(6) > 0).then_some(version);
+            let words = match next {
+                Some(version) => format!("set key{key} 0 0 1000\r\n{}\r\n", value(version)),
+                None => format!("delete key{key}\r\n"),
+            };
+            may_be[key][1] = next;
+            if !client.is_answered(&words) {
+                break;
+            }
+            may_be[key] = [next; 2];
+            changes += 1;
+        }
+        println!("round {round}: {changes} changes in {after:?}");
+        killer.join().unwrap();
+    }
+    assert!(found_in_all > 500, "{found_in_all}");
 }
 
 /// What `stats` says of this.
