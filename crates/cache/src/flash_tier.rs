@@ -5,7 +5,7 @@
 //! expires by the wall clock, and two bits.
 
 use crate::cache::{BackingStore, FetchDone, KeptItem, KeptWith, LeavingItem};
-use rackpool_flash::{Flash, FlashItem, Put, Record};
+use rackpool_flash::{Flash, FlashItem, FlashPut, FlashRecord};
 use std::sync::Arc;
 
 /// Of the kind of a record: as [`KeptWith::is_wall`] and [`KeptWith::has_binary_key`].
@@ -33,7 +33,7 @@ fn kept(item: FlashItem) -> KeptItem {
 impl BackingStore for FlashTier {
     fn admits(&self, hash: u64, bytes: u64, was_read: bool) -> bool {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.0.admits(hash, bytes, was_read) == Put::Taken
+        self.0.admits(hash, bytes, was_read) == FlashPut::Taken
     }
 
     fn keep(&self, item: &LeavingItem<'_>) {
@@ -42,7 +42,7 @@ impl BackingStore for FlashTier {
         let is_wall = if is_wall { IS_WALL } else { 0 };
         let kind = is_wall | if has_binary_key { HAS_BINARY_KEY } else { 0 };
         // What is dropped is counted there.
-        self.0.put_admitted(&Record { hash, key, value, flags, kind, expires, cas });
+        self.0.put_admitted(&FlashRecord { hash, key, value, flags, kind, expires, cas });
     }
 
     fn forget(&self, hash: u64) {
@@ -63,7 +63,7 @@ impl BackingStore for FlashTier {
 
     fn fetch(&self, hash: u64, key: &[u8], told: FetchDone) {
         // Where as many wait as may it is a miss; errors are counted there.
-        let done = move |found: rackpool_flash::Fetched| told(found.ok().flatten().map(kept));
+        let done = move |found: rackpool_flash::FlashFetched| told(found.ok().flatten().map(kept));
         let _ = self.0.fetch(hash, key, done);
     }
 
@@ -99,7 +99,7 @@ impl BackingStore for FlashTier {
 mod tests {
     use super::*;
     use crate::cache::{Cache, Millis, Options};
-    use rackpool_flash::Admission;
+    use rackpool_flash::FlashAdmission;
     use rackpool_mem::temporary::TemporaryDir;
     use std::path::Path;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -109,7 +109,7 @@ mod tests {
     const COUNT: u32 = 20_000;
 
     fn opened(path: &Path) -> (Cache, Arc<Flash>) {
-        let admission = Admission { rejects_first: false, ..Admission::default() };
+        let admission = FlashAdmission { rejects_first: false, ..FlashAdmission::default() };
         let options = rackpool_flash::Options::new(path, 128 << 20);
         let options = rackpool_flash::Options { admission, seed: 7, ..options };
         let (flash, _) = Flash::open(options).unwrap();
@@ -213,7 +213,7 @@ mod tests {
     fn no_thread_finds_what_was_changed_before_it_asked_nor_does_a_later_process() {
         let folder = TemporaryDir::new(&std::env::temp_dir(), "flashtier").unwrap();
         let opened = || {
-            let admission = Admission { rejects_first: false, ..Admission::default() };
+            let admission = FlashAdmission { rejects_first: false, ..FlashAdmission::default() };
             let options = rackpool_flash::Options::new(folder.path().join("flash"), 40 << 20);
             let (region_bytes, batch_bytes) = (2 << 20, 256 << 10);
             let options = rackpool_flash::Options { region_bytes, batch_bytes, ..options };

@@ -5,7 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::values::parse_size;
 use rackpool_cache::Cache;
 use rackpool_cache::flash_tier::FlashTier;
-use rackpool_flash::{Admission, Error, Flash, Options, Recovered};
+use rackpool_flash::{Error, Flash, FlashAdmission, FlashRecovered, Options};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,11 +41,11 @@ pub fn parse_flash(text: &str) -> Result<FlashArgs, String> {
 
 /// Opens the log, or makes it; reads all of it. A new one has this seed.
 pub fn open(args: &FlashArgs, seed: u64) -> Result<Arc<Flash>> {
-    let admission = Admission { rejects_first: !args.admits_all, ..Admission::default() };
+    let admission = FlashAdmission { rejects_first: !args.admits_all, ..FlashAdmission::default() };
     let options = Options::new(&args.path, args.bytes);
     let options = Options { admission, seed, index_bytes: args.index_bytes, ..options };
     let (flash, found) = Flash::open(options).map_err(failure)?;
-    let Recovered { is_new, is_dropped, items, dropped_regions, .. } = found;
+    let FlashRecovered { is_new, is_dropped, items, dropped_regions, .. } = found;
     let path = args.path.display();
     if is_dropped {
         let why = "the last process did not end in order, and this is another boot";

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Which items are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admission {
+pub struct FlashAdmission {
     /// Not one that leaves memory for the first time, unless it was read there.
     pub rejects_first: bool,
     /// Shortest record, bytes of key and value.
@@ -14,9 +14,9 @@ pub struct Admission {
     pub max_bytes: usize,
 }
 
-impl Default for Admission {
-    fn default() -> Admission {
-        Admission { rejects_first: true, min_bytes: 0, max_bytes: usize::MAX }
+impl Default for FlashAdmission {
+    fn default() -> FlashAdmission {
+        FlashAdmission { rejects_first: true, min_bytes: 0, max_bytes: usize::MAX }
     }
 }
 
@@ -38,7 +38,7 @@ impl Ghosts {
     }
 }
 
-impl Admission {
+impl FlashAdmission {
     pub(crate) fn admits(self, ghosts: &Ghosts, hash: u64, bytes: usize, was_read: bool) -> bool {
         (self.min_bytes..=self.max_bytes).contains(&bytes)
             && (!self.rejects_first || was_read || ghosts.has_left(hash))
@@ -52,13 +52,18 @@ mod tests {
     #[test]
     fn an_item_is_admitted_when_it_leaves_again_or_was_read_and_is_neither_short_nor_long() {
         let ghosts = Ghosts::new(1000);
-        let by_size = Admission { min_bytes: 10, max_bytes: 20, ..Admission::default() };
+        let by_size = FlashAdmission { min_bytes: 10, max_bytes: 20, ..FlashAdmission::default() };
         assert!(!by_size.admits(&ghosts, 1 << 60, 15, false));
         assert!(by_size.admits(&ghosts, 1 << 60, 15, false));
         assert!(by_size.admits(&ghosts, 2 << 60, 15, true));
         for bytes in [9, 21] {
             assert!(!by_size.admits(&ghosts, 1 << 60, bytes, true));
         }
-        assert!(Admission { rejects_first: false, ..by_size }.admits(&ghosts, 3 << 60, 20, false));
+        assert!(FlashAdmission { rejects_first: false, ..by_size }.admits(
+            &ghosts,
+            3 << 60,
+            20,
+            false
+        ));
     }
 }

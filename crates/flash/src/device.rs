@@ -1,17 +1,17 @@
 //! What the log lies on. In: transfers of whole blocks, several at once. Out: a result of each.
 //! The real one is [`DirectFile`]; tests put one below that fails and forgets.
 
-use rackpool_mem::direct::{DirectCalls, DirectFile, Transfer};
+use rackpool_mem::direct::{DirectCalls, DirectFile, DirectTransfer};
 use std::fmt::Debug;
 use std::io;
 
 /// A file, a block device, or what a test says that it is. Several threads call at once.
-pub trait Device: Send + Sync + Debug {
+pub trait FlashDevice: Send + Sync + Debug {
     /// Bytes that may be used.
     fn bytes(&self) -> u64;
 
     /// Does all transfers, each with a result of its own. Blocks.
-    fn run(&self, transfers: &mut [Transfer<'_>]);
+    fn run(&self, transfers: &mut [DirectTransfer<'_>]);
 
     /// Has it keep what was written, also if the power goes.
     ///
@@ -25,12 +25,12 @@ pub trait Device: Send + Sync + Debug {
     }
 }
 
-impl Device for DirectFile {
+impl FlashDevice for DirectFile {
     fn bytes(&self) -> u64 {
         DirectFile::bytes(self)
     }
 
-    fn run(&self, transfers: &mut [Transfer<'_>]) {
+    fn run(&self, transfers: &mut [DirectTransfer<'_>]) {
         DirectFile::run(self, transfers);
     }
 
@@ -43,15 +43,15 @@ impl Device for DirectFile {
     }
 }
 
-pub(crate) fn read(device: &dyn Device, offset: u64, to: &mut [u8]) -> io::Result<()> {
-    let mut transfers = [Transfer::read(offset, to)];
+pub(crate) fn read(device: &dyn FlashDevice, offset: u64, to: &mut [u8]) -> io::Result<()> {
+    let mut transfers = [DirectTransfer::read(offset, to)];
     device.run(&mut transfers);
     let [transfer] = transfers;
     transfer.result
 }
 
-pub(crate) fn write(device: &dyn Device, offset: u64, from: &[u8]) -> io::Result<()> {
-    let mut transfers = [Transfer::write(offset, from)];
+pub(crate) fn write(device: &dyn FlashDevice, offset: u64, from: &[u8]) -> io::Result<()> {
+    let mut transfers = [DirectTransfer::write(offset, from)];
     device.run(&mut transfers);
     let [transfer] = transfers;
     transfer.result

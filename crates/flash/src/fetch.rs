@@ -6,10 +6,10 @@
 use crate::constants::{FETCH_BATCH, FETCHES_MAX};
 use crate::error::{Error, Result};
 use crate::flash::forget_in;
-use crate::index::Word;
+use crate::index::IndexWord;
 use crate::layout::{RecordKind, read_record};
-use crate::log::{Shared, lock};
-use rackpool_mem::direct::{AlignedBytes, Transfer};
+use crate::log::{FlashShared, lock};
+use rackpool_mem::direct::{AlignedBytes, DirectTransfer};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::{fmt, io};
@@ -22,37 +22,37 @@ const TRIES_MAX: u32 = 4;
 pub struct FlashItem {
     /// Its value.
     pub value: Vec<u8>,
-    /// See [`Record`](crate::Record).
+    /// See [`FlashRecord`](crate::FlashRecord).
     pub flags: u32,
-    /// See [`Record`](crate::Record).
+    /// See [`FlashRecord`](crate::FlashRecord).
     pub kind: u8,
-    /// See [`Record`](crate::Record).
+    /// See [`FlashRecord`](crate::FlashRecord).
     pub expires: u64,
-    /// See [`Record`](crate::Record).
+    /// See [`FlashRecord`](crate::FlashRecord).
     pub cas: u64,
     /// For [`Flash::is_current`](crate::Flash::is_current).
     pub version: u128,
 }
 
 /// The item, if it is there.
-pub type Fetched = Result<Option<FlashItem>>;
+pub type FlashFetched = Result<Option<FlashItem>>;
 
 /// A read that waits.
-pub(crate) struct Fetch {
+pub(crate) struct ItemFetch {
     pub hash: u64,
     pub key: Box<[u8]>,
-    pub done: Box<dyn FnOnce(Fetched) + Send>,
+    pub done: Box<dyn FnOnce(FlashFetched) + Send>,
 }
 
 #[derive(Default)]
 pub(crate) struct FetchQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingFetches>,
     news: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
-    fetches: VecDeque<Fetch>,
+struct WaitingFetches {
+    fetches: VecDeque<ItemFetch>,
     is_over: bool,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Debug for FetchQueue {
 }
 
 impl FetchQueue {
-    pub fn push(&self, fetch: Fetch) -> Result<()> {
+    pub fn push(&self, fetch: ItemFetch) -> Result<()> {
         let mut waiting = lock(&self.waiting);
         if waiting.fetches.len() >= FETCHES_MAX || waiting.is_over {
             return Err(Error::Busy { waiting: waiting.fetches.len() });
@@ -81,7 +81,7 @@ impl FetchQueue {
     }
 
     /// Does what comes, until the end.
-    pub fn serve(&self, shared: &Shared, at_once: usize) {
+    pub fn serve(&self, shared: &FlashShared, at_once: usize) {
         let mut fetches = Vec::with_capacity(at_once);
         loop {
             let mut waiting = lock(&self.waiting);
@@ -104,15 +104,15 @@ impl FetchQueue {
 }
 
 /// A read under way: which of those that are wanted, where it lies, and its blocks.
-struct Read {
+struct ItemRead {
     index: usize,
-    word: Word,
+    word: IndexWord,
     emptied: u64,
     blocks: AlignedBytes,
 }
 
 /// Reads items. Blocks.
-pub(crate) fn read(shared: &Shared, wanted: &[(u64, &[u8])]) -> Vec<Fetched> {
+pub(crate) fn read(shared: &FlashShared, wanted: &[(u64, &[u8])]) -> Vec<FlashFetched> {
     let mut found: Vec<_> = wanted.iter().map(|_| Ok(None)).collect();
     let mut left: Vec<usize> = (0..wanted.len()).collect();
     // Before any is looked up.
@@ -131,7 +131,7 @@ pub(crate) fn read(shared: &Shared, wanted: &[(u64, &[u8])]) -> Vec<Fetched> {
                 },
                 Some(word) => {
                     let blocks = AlignedBytes::zeroed(word.span().1);
-                    reads.push(Read { index, word, emptied, blocks });
+                    reads.push(ItemRead { index, word, emptied, blocks });
                 }
             }
         }
@@ -151,14 +151,16 @@ pub(crate) fn read(shared: &Shared, wanted: &[(u64, &[u8])]) -> Vec<Fetched> {
 }
 
 fn run(
-    shared: &Shared,
-    reads: &mut [Read],
+    shared: &FlashShared,
+    reads: &mut [ItemRead],
     wanted: &[(u64, &[u8])],
-    found: &mut [Fetched],
+    found: &mut [FlashFetched],
     again: &mut Vec<usize>,
 ) {
-    let mut transfers: Vec<_> =
-        reads.iter_mut().map(|read| Transfer::read(read.word.span().0, &mut read.blocks)).collect();
+    let mut transfers: Vec<_> = reads
+        .iter_mut()
+        .map(|read| DirectTransfer::read(read.word.span().0, &mut read.blocks))
+        .collect();
     if transfers.is_empty() {
         return;
     }
@@ -203,7 +205,7 @@ fn run(
 
 /// What cannot be read, or was not written, must not come back when it can again. That is noted
 /// before it is not found any more: from then on its owner may change it without a word here.
-pub(crate) fn drop_item(shared: &Shared, hash: u64, word: Word) {
+pub(crate) fn drop_item(shared: &FlashShared, hash: u64, word: IndexWord) {
     if shared.index.get(hash).is_some_and(|found| found.is_at(word)) {
         forget_in(shared, hash);
         shared.index.remove_at(hash, word);
@@ -211,7 +213,13 @@ pub(crate) fn drop_item(shared: &Shared, hash: u64, word: Word) {
 }
 
 /// `emptied`: regions that were emptied before it was looked up.
-fn item_in(bytes: &[u8], hash: u64, key: &[u8], word: Word, emptied: u64) -> Option<FlashItem> {
+fn item_in(
+    bytes: &[u8],
+    hash: u64,
+    key: &[u8],
+    word: IndexWord,
+    emptied: u64,
+) -> Option<FlashItem> {
     let (what, record) = read_record(bytes)?;
     let is_it = what == RecordKind::Item && record.hash == hash && record.key == key;
     is_it.then(|| FlashItem {

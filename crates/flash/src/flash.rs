@@ -1,22 +1,22 @@
 //! A flash log as its owner sees it: what goes to it, what is gone, what is asked for.
 
-use crate::admission::{Admission, Ghosts};
+use crate::admission::{FlashAdmission, Ghosts};
 use crate::constants::{
     FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FORGOTTEN_BATCH, FREE_REGIONS,
     RECORD_BYTES_MAX, STORE_PERCENT,
 };
-use crate::device::Device;
+use crate::device::FlashDevice;
 use crate::error::{Error, Result};
 #[cfg(doc)]
 use crate::fetch::FlashItem;
-use crate::fetch::{Fetch, FetchQueue, Fetched, read};
+use crate::fetch::{FetchQueue, FlashFetched, ItemFetch, read};
 use crate::index::Index;
-use crate::journal::Journal;
-use crate::layout::{Extent, RECORD_ALIGN, RECORD_HEADER_BYTES, Record, RecordKind};
-use crate::log::{Region, Shared, Writer, lock};
+use crate::journal::GoneJournal;
+use crate::layout::{FlashRecord, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordKind, RegionExtent};
+use crate::log::{FlashShared, LogRegion, LogWriter, lock};
 use crate::options::Options;
-use crate::recover::{self, Recovered};
-use crate::stats::{Counters, Stats};
+use crate::recover::{self, FlashRecovered};
+use crate::stats::{FlashCounters, FlashStats};
 use crate::tail::Tail;
 use rackpool_mem::direct::{AlignedBytes, DirectFile};
 use rackpool_mem::log::spawn;
@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 
 /// What became of an item that left memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum FlashPut {
     /// It goes to flash.
     Taken,
     /// It is there already.
@@ -39,16 +39,16 @@ pub enum Put {
 
 /// Where a store lies in the order of writes: to wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(u64);
+pub struct FlashTicket(u64);
 
 /// A log of items on a file or block device. Several threads use it at once; of one hash only one
 /// thread at a time puts, stores, removes or forgets.
 #[derive(Debug)]
 pub struct Flash {
-    shared: Arc<Shared>,
+    shared: Arc<FlashShared>,
     fetches: Arc<FetchQueue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    admission: Admission,
+    admission: FlashAdmission,
     ghosts: Ghosts,
     seed: u64,
     index_bytes: u64,
@@ -56,7 +56,7 @@ pub struct Flash {
 
 /// What is gone and has no word in the log: it is noted until it has. Whether it is time that the
 /// log has it.
-pub(crate) fn forget_in(shared: &Shared, hash: u64) -> bool {
+pub(crate) fn forget_in(shared: &FlashShared, hash: u64) -> bool {
     let mut journal = lock(&shared.journal);
     if !journal.add(hash) {
         // The device does not keep up: rather is all gone than that one item comes back.
@@ -73,7 +73,7 @@ impl Flash {
     /// [`Error::BadOption`]; [`Error::Io`], `StorageFull` where there is no room and `WouldBlock`
     /// where another process has it; [`Error::Foreign`], [`Error::Geometry`]; of a store
     /// [`Error::Damaged`].
-    pub fn open(options: Options) -> Result<(Flash, Recovered)> {
+    pub fn open(options: Options) -> Result<(Flash, FlashRecovered)> {
         let options = options.checked()?;
         recover::check_file(&options.path, &options.wanted())?;
         let what = format!("opening {}", options.path.display());
@@ -87,16 +87,19 @@ impl Flash {
     ///
     /// # Errors
     /// As [`Flash::open`].
-    pub fn open_on(device: Box<dyn Device>, options: Options) -> Result<(Flash, Recovered)> {
+    pub fn open_on(
+        device: Box<dyn FlashDevice>,
+        options: Options,
+    ) -> Result<(Flash, FlashRecovered)> {
         let options = options.checked()?;
-        let journal = Journal::open(options.journal.as_deref());
+        let journal = GoneJournal::open(options.journal.as_deref());
         let mut journal = journal.map_err(Error::io("opening the journal"))?;
         let index = Index::new(options.index_bytes).map_err(Error::io("memory for the index"))?;
         let found = recover::open(&*device, &options.wanted(), &mut journal, &index)?;
         let superblock = found.superblock.expect("an opened log has one");
         let regions = found.live.len() + found.free.len();
         let forgotten = journal.logged();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FlashShared {
             device,
             identity: superblock.identity,
             is_store: options.is_store,
@@ -107,12 +110,13 @@ impl Flash {
             tail: Mutex::new(Tail::new(options.batch_bytes, forgotten)),
             news: Condvar::new(),
             written: Condvar::new(),
-            counters: Counters::default(),
+            counters: FlashCounters::default(),
             emptied: AtomicU64::new(0),
             is_bad: (0..regions).map(|_| AtomicBool::new(false)).collect(),
         });
-        let previous = found.live.back().map_or(Extent::default(), |newest: &Region| newest.extent);
-        let writer = Writer {
+        let previous =
+            found.live.back().map_or(RegionExtent::default(), |newest: &LogRegion| newest.extent);
+        let writer = LogWriter {
             shared: Arc::clone(&shared),
             live: found.live,
             free: found.free,
@@ -136,7 +140,7 @@ impl Flash {
         Ok((flash, found.recovered))
     }
 
-    fn start(&self, writer: Writer) -> Result<()> {
+    fn start(&self, writer: LogWriter) -> Result<()> {
         let mut threads = lock(&self.threads);
         let is_waiting = self.shared.device.is_waiting();
         let (count, at_once) =
@@ -172,40 +176,40 @@ impl Flash {
 
     /// Takes an item that leaves memory, of which `was_read` says whether it was asked for there.
     /// One that is there already is its current value. Waits for nothing; copies it.
-    pub fn put(&self, record: &Record<'_>, was_read: bool) -> Put {
+    pub fn put(&self, record: &FlashRecord<'_>, was_read: bool) -> FlashPut {
         let len = record.key.len() + record.value.len();
         match self.admits(record.hash, len, was_read) {
-            Put::Taken => self.put_admitted(record),
+            FlashPut::Taken => self.put_admitted(record),
             refused => refused,
         }
     }
 
     /// Whether an item with so many bytes of key and value that leaves memory is to be given to
     /// [`Flash::put_admitted`]; else why not.
-    pub fn admits(&self, hash: u64, bytes: usize, was_read: bool) -> Put {
+    pub fn admits(&self, hash: u64, bytes: usize, was_read: bool) -> FlashPut {
         let counters = &self.shared.counters;
         if self.contains(hash) {
             counters.kept.add(1);
-            return Put::Kept;
+            return FlashPut::Kept;
         }
         let fits = bytes <= RECORD_BYTES_MAX - RECORD_HEADER_BYTES - RECORD_ALIGN;
         if !fits || !self.admission.admits(&self.ghosts, hash, bytes, was_read) {
             counters.refused.add(1);
-            return Put::Refused;
+            return FlashPut::Refused;
         }
-        Put::Taken
+        FlashPut::Taken
     }
 
     /// As [`Flash::put`], of an item that is admitted and not there.
     ///
     /// # Panics
     /// With one that is too long for admission.
-    pub fn put_admitted(&self, record: &Record<'_>) -> Put {
+    pub fn put_admitted(&self, record: &FlashRecord<'_>) -> FlashPut {
         let (counters, bytes) = (&self.shared.counters, record.bytes());
         assert!(bytes <= RECORD_BYTES_MAX, "{bytes} bytes are not admitted");
         let Ok(mut tail) = self.tail_for_more() else {
             counters.dropped.add(1);
-            return Put::Dropped;
+            return FlashPut::Dropped;
         };
         let header = record.header(RecordKind::Item);
         self.make_slot(record.hash);
@@ -219,7 +223,7 @@ impl Flash {
         }
         counters.admitted.add(1);
         counters.admitted_bytes.add(bytes as u64);
-        Put::Taken
+        FlashPut::Taken
     }
 
     /// Makes a slot in the index for an item, under the lock of the tail. What has to go for it is
@@ -276,7 +280,7 @@ impl Flash {
     ///
     /// # Panics
     /// If it is no store.
-    pub fn store(&self, record: &Record<'_>) -> Result<Ticket> {
+    pub fn store(&self, record: &FlashRecord<'_>) -> Result<FlashTicket> {
         assert!(self.shared.is_store, "it may lose items");
         let bytes = record.bytes();
         if bytes > RECORD_BYTES_MAX {
@@ -297,7 +301,7 @@ impl Flash {
         assert!(gone.is_none(), "there was room for it");
         self.shared.counters.admitted.add(1);
         self.shared.counters.admitted_bytes.add(bytes as u64);
-        Ok(Ticket(batch))
+        Ok(FlashTicket(batch))
     }
 
     /// Removes an item of a store; `None` if there is none. Durable after [`Flash::wait`].
@@ -307,14 +311,14 @@ impl Flash {
     ///
     /// # Panics
     /// If it is no store.
-    pub fn remove(&self, hash: u64) -> Result<Option<Ticket>> {
+    pub fn remove(&self, hash: u64) -> Result<Option<FlashTicket>> {
         assert!(self.shared.is_store, "it may lose items");
         let mut tail = self.tail_for_more()?;
         if self.shared.index.remove(hash).is_none() {
             return Ok(None);
         }
         self.shared.counters.forgotten.add(1);
-        Ok(Some(Ticket(tail.append_gone(hash, RecordKind::Forget))))
+        Ok(Some(FlashTicket(tail.append_gone(hash, RecordKind::Forget))))
     }
 
     /// Waits until a store or a removal is on the device and, of a store, durable. Those of other
@@ -322,7 +326,7 @@ impl Flash {
     ///
     /// # Errors
     /// [`Error::Failed`]: whether it is there after a restart is not known.
-    pub fn wait(&self, ticket: Ticket) -> Result<()> {
+    pub fn wait(&self, ticket: FlashTicket) -> Result<()> {
         let shared = &self.shared;
         let mut tail = lock(&shared.tail);
         tail.wanted = tail.wanted.max(ticket.0);
@@ -345,14 +349,14 @@ impl Flash {
         tail.take_forgotten(&lock(&self.shared.journal));
         let last = tail.seal();
         drop(tail);
-        self.wait(Ticket(last))
+        self.wait(FlashTicket(last))
     }
 
     /// Reads an item. Blocks.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn read(&self, hash: u64, key: &[u8]) -> Fetched {
+    pub fn read(&self, hash: u64, key: &[u8]) -> FlashFetched {
         let found = read(&self.shared, &[(hash, key)]).pop();
         found.expect("there is a result for each that is wanted")
     }
@@ -365,17 +369,17 @@ impl Flash {
         &self,
         hash: u64,
         key: &[u8],
-        done: impl FnOnce(Fetched) + Send + 'static,
+        done: impl FnOnce(FlashFetched) + Send + 'static,
     ) -> Result<()> {
-        let fetch = Fetch { hash, key: key.into(), done: Box::new(done) };
+        let fetch = ItemFetch { hash, key: key.into(), done: Box::new(done) };
         self.fetches.push(fetch).inspect_err(|_| self.shared.counters.busy.add(1))
     }
 
     /// Counters and gauges.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> FlashStats {
         let (shared, counters) = (&self.shared, &self.shared.counters);
         let (items, live_bytes) = shared.index.sums();
-        Stats {
+        FlashStats {
             items,
             live_bytes,
             bytes: shared.is_bad.len() as u64 * shared.region_bytes,

@@ -30,20 +30,20 @@ const PENDING_BITS: u32 = 20;
 
 /// Where a record lies, and how long it is: on the device, or in a batch that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word(u64);
+pub(crate) struct IndexWord(u64);
 
-impl Word {
+impl IndexWord {
     /// On the device.
-    pub fn at(place: u64, bytes: usize) -> Word {
+    pub fn at(place: u64, bytes: usize) -> IndexWord {
         let (place, len) = (place / RECORD_ALIGN as u64, (bytes / RECORD_ALIGN) as u64);
-        Word(PRESENT | len << LEN_SHIFT | place << PLACE_SHIFT)
+        IndexWord(PRESENT | len << LEN_SHIFT | place << PLACE_SHIFT)
     }
 
     /// In a batch; of a number only the lower 24 bits are kept.
-    pub fn pending(batch: u64, at: usize, bytes: usize) -> Word {
+    pub fn pending(batch: u64, at: usize, bytes: usize) -> IndexWord {
         let batch = batch & ((1 << (64 - PLACE_SHIFT - PENDING_BITS)) - 1);
         let units = batch << PENDING_BITS | (at / RECORD_ALIGN) as u64;
-        Word(Word::at(units * RECORD_ALIGN as u64, bytes).0 | PENDING)
+        IndexWord(IndexWord::at(units * RECORD_ALIGN as u64, bytes).0 | PENDING)
     }
 
     pub fn is_pending(self) -> bool {
@@ -60,7 +60,7 @@ impl Word {
     }
 
     /// The same place.
-    pub fn is_at(self, other: Word) -> bool {
+    pub fn is_at(self, other: IndexWord) -> bool {
         self.version() == other.version()
     }
 
@@ -114,21 +114,21 @@ impl Shard {
         self.lines.load(at + 8)
     }
 
-    fn find(&self, hash: u64) -> Option<(u64, Word)> {
+    fn find(&self, hash: u64) -> Option<(u64, IndexWord)> {
         let mut slots = self.lines_of(hash).into_iter().flat_map(Shard::slots);
         let is_it = |at: &u64| self.word(*at) != 0 && self.lines.load(*at) == hash;
-        slots.find(is_it).map(|at| (at, Word(self.word(at))))
+        slots.find(is_it).map(|at| (at, IndexWord(self.word(at))))
     }
 
-    fn set(&mut self, at: u64, hash: u64, word: Word) {
-        let old = Word(self.word(at));
+    fn set(&mut self, at: u64, hash: u64, word: IndexWord) {
+        let old = IndexWord(self.word(at));
         self.items += u64::from(old.0 == 0);
         self.bytes = self.bytes + word.bytes() as u64 - old.bytes() as u64;
         self.lines.store(at, hash);
         self.lines.store(at + 8, word.0);
     }
 
-    fn clear(&mut self, at: u64, word: Word) {
+    fn clear(&mut self, at: u64, word: IndexWord) {
         self.items -= 1;
         self.bytes -= word.bytes() as u64;
         self.lines.store(at + 8, 0);
@@ -172,7 +172,7 @@ impl Index {
         self.0.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub fn get(&self, hash: u64) -> Option<Word> {
+    pub fn get(&self, hash: u64) -> Option<IndexWord> {
         self.lock(hash).find(hash).map(|(_, word)| word)
     }
 
@@ -202,7 +202,7 @@ impl Index {
     }
 
     /// Enters an item; the hash of another one that had to go.
-    pub fn insert(&self, hash: u64, word: Word) -> Option<u64> {
+    pub fn insert(&self, hash: u64, word: IndexWord) -> Option<u64> {
         let mut shard = self.lock(hash);
         let free = shard.find(hash).map(|(at, _)| at).or_else(|| shard.free_slot(hash));
         if let Some(at) = free {
@@ -216,7 +216,7 @@ impl Index {
         Some(gone)
     }
 
-    pub fn remove(&self, hash: u64) -> Option<Word> {
+    pub fn remove(&self, hash: u64) -> Option<IndexWord> {
         let mut shard = self.lock(hash);
         let (at, word) = shard.find(hash)?;
         shard.clear(at, word);
@@ -224,7 +224,7 @@ impl Index {
     }
 
     /// Removes an item if it lies there; whether it did.
-    pub fn remove_at(&self, hash: u64, word: Word) -> bool {
+    pub fn remove_at(&self, hash: u64, word: IndexWord) -> bool {
         let mut shard = self.lock(hash);
         match shard.find(hash) {
             Some((at, found)) if found.is_at(word) => {
@@ -236,7 +236,7 @@ impl Index {
     }
 
     /// Notes that an item lies elsewhere now, if it lay there; whether it did.
-    pub fn repoint(&self, hash: u64, from: Word, to: Word) -> bool {
+    pub fn repoint(&self, hash: u64, from: IndexWord, to: IndexWord) -> bool {
         let mut shard = self.lock(hash);
         match shard.find(hash) {
             Some((at, found)) if found.is_at(from) => {
@@ -251,7 +251,7 @@ impl Index {
     pub fn remove_places(&self, places: &Range<u64>) {
         for mut shard in self.all() {
             for at in (0..shard.lines.bytes()).step_by(SLOT_BYTES as usize) {
-                let word = Word(shard.word(at));
+                let word = IndexWord(shard.word(at));
                 if word.0 != 0 && !word.is_pending() && places.contains(&word.place()) {
                     shard.clear(at, word);
                 }
@@ -282,12 +282,12 @@ mod tests {
     fn items_are_found_moved_and_removed_and_the_sums_are_right() {
         let index = Index::new(Index::bytes_for(100_000)).unwrap();
         let hash = |number: u64| xxh3_64(&number.to_le_bytes());
-        let word = |number: u64| Word::at(number * 128, 128);
+        let word = |number: u64| IndexWord::at(number * 128, 128);
         let gone = (0..100_000).filter_map(|n| index.insert(hash(n), word(n))).count();
         assert!(gone < 1000, "{gone} of 100000 items had no slot");
         assert_eq!(index.sums(), (100_000 - gone as u64, 128 * (100_000 - gone as u64)));
         let n = (0..).find(|n| index.get(hash(*n)).is_some()).unwrap();
-        let pending = Word::pending(u64::MAX, 4096, 64);
+        let pending = IndexWord::pending(u64::MAX, 4096, 64);
         assert!(pending.is_pending() && pending.place_in_batch() == 4096);
         assert!(!index.repoint(hash(n), pending, word(n)));
         index.mark_used(hash(n));
@@ -305,9 +305,9 @@ mod tests {
 
     #[test]
     fn a_word_spans_the_blocks_in_which_its_record_lies() {
-        let word = Word::at(3 * 4096 - 64, 128);
+        let word = IndexWord::at(3 * 4096 - 64, 128);
         assert_eq!((word.span(), word.bytes()), ((2 * 4096, 8192), 128));
-        let longest = Word::at((1 << 49) - (1 << 20), 1 << 20);
+        let longest = IndexWord::at((1 << 49) - (1 << 20), 1 << 20);
         assert_eq!((longest.place(), longest.bytes()), ((1 << 49) - (1 << 20), 1 << 20));
     }
 }

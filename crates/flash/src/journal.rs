@@ -30,7 +30,7 @@ pub(crate) enum Gone {
 }
 
 #[derive(Debug)]
-pub(crate) struct Journal {
+pub(crate) struct GoneJournal {
     window: Window,
     /// Holds the lock that keeps other processes away.
     file: Option<OwnedFd>,
@@ -40,21 +40,26 @@ pub(crate) struct Journal {
     logged: u64,
 }
 
-impl Journal {
+impl GoneJournal {
     /// That of a file, which is made if it is not there; without one it ends with the process.
     ///
     /// # Errors
     /// What the system says; `WouldBlock` if another process has it, `InvalidData` if it holds
     /// something else.
-    pub fn open(path: Option<&Path>) -> io::Result<Journal> {
+    pub fn open(path: Option<&Path>) -> io::Result<GoneJournal> {
         let Some(path) = path else {
-            return Ok(Journal { window: Window::private(BYTES)?, file: None, next: 1, logged: 0 });
+            return Ok(GoneJournal {
+                window: Window::private(BYTES)?,
+                file: None,
+                next: 1,
+                logged: 0,
+            });
         };
         let file = files::open_private_linked(path, OFlags::RDWR | OFlags::CREATE)?;
         files::lock(&file)?;
         check(&file)?;
         let window = Window::of_file(file.as_fd(), BYTES)?;
-        Ok(Journal { window, file: Some(file), next: 1, logged: 0 })
+        Ok(GoneJournal { window, file: Some(file), next: 1, logged: 0 })
     }
 
     /// Whether it is what a process of this boot has left of this log.
@@ -185,7 +190,7 @@ mod tests {
     fn what_the_log_lacks_is_there_after_the_process_and_nothing_is_overwritten_before() {
         let folder = TemporaryDir::new(&std::env::temp_dir(), "journal").unwrap();
         let path = folder.path().join("journal");
-        let mut journal = Journal::open(Some(&path)).unwrap();
+        let mut journal = GoneJournal::open(Some(&path)).unwrap();
         assert!(!journal.is_of(1, 2));
         journal.reset(1, 2, 3, 100);
         assert!((0..JOURNAL_ENTRIES).all(|hash| journal.add(hash)));
@@ -194,7 +199,7 @@ mod tests {
         assert!((0..50).all(|hash| journal.add(1_000_000 + hash)) && !journal.add(0));
         assert_eq!(journal.since(0).next(), Some((151, Gone::Item(50))));
         drop(journal);
-        let mut journal = Journal::open(Some(&path)).unwrap();
+        let mut journal = GoneJournal::open(Some(&path)).unwrap();
         assert!(journal.is_of(1, 2) && !journal.is_of(1, 3) && journal.start() == 3);
         // The log has said more than this process knew to be there.
         let left = journal.take_over(160);
@@ -206,7 +211,7 @@ mod tests {
         let wanted = [(last + 1, Gone::All), (last + 2, Gone::Item(7))];
         assert!(journal.since(0).eq(wanted));
         drop(journal);
-        let mut journal = Journal::open(Some(&path)).unwrap();
+        let mut journal = GoneJournal::open(Some(&path)).unwrap();
         assert_eq!(journal.take_over(160), wanted);
         assert_eq!(journal.last(), last + 2);
     }

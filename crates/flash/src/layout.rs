@@ -48,7 +48,7 @@ pub(crate) fn blocks(bytes: usize) -> usize {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Superblock {
+pub(crate) struct FlashSuperblock {
     /// Drawn when it was formatted: batches of an earlier log are not this one's.
     pub identity: u64,
     pub bytes: u64,
@@ -65,10 +65,10 @@ pub(crate) struct Superblock {
     /// Of the copy that was written last.
     pub version: u64,
     /// Of one that was closed in order: the end of its log.
-    pub end: Extent,
+    pub end: RegionExtent,
 }
 
-impl Superblock {
+impl FlashSuperblock {
     pub fn write(&self, bytes: &mut [u8]) {
         let flags = u64::from(self.is_store) | u64::from(self.is_clean) << 1;
         let words = [
@@ -89,11 +89,11 @@ impl Superblock {
         put_words(&mut bytes[SUPERBLOCK_BYTES - 8..], [check]);
     }
 
-    pub fn read(bytes: &[u8]) -> Option<Superblock> {
+    pub fn read(bytes: &[u8]) -> Option<FlashSuperblock> {
         let is_whole = word(bytes, 0) == SUPERBLOCK_MAGIC
             && word(bytes, SUPERBLOCK_BYTES - 8) == xxh3_64(&bytes[..SUPERBLOCK_BYTES - 8]);
         let flags = word(bytes, 32);
-        is_whole.then(|| Superblock {
+        is_whole.then(|| FlashSuperblock {
             identity: word(bytes, 8),
             bytes: word(bytes, 16),
             region_bytes: word(bytes, 24),
@@ -103,14 +103,14 @@ impl Superblock {
             boot: word(bytes, 48),
             start: word(bytes, 56),
             version: word(bytes, 64),
-            end: Extent { sequence: word(bytes, 72), bytes: half(bytes, 80) },
+            end: RegionExtent { sequence: word(bytes, 72), bytes: half(bytes, 80) },
         })
     }
 }
 
 /// A region, and how many of its bytes belong to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct RegionExtent {
     pub sequence: u64,
     pub bytes: u32,
 }
@@ -123,7 +123,7 @@ pub(crate) struct BatchHeader {
     pub offset: u32,
     pub bytes: u32,
     /// Which region comes before this one; number 0: none.
-    pub previous: Extent,
+    pub previous: RegionExtent,
     pub records: u32,
     /// What was forgotten up to this number is in the log, up to the end of this batch.
     pub forgotten: u64,
@@ -172,7 +172,7 @@ impl BatchHeader {
             sequence: word(bytes, 16),
             offset: half(bytes, 24),
             bytes: half(bytes, 28),
-            previous: Extent { sequence: word(bytes, 32), bytes: half(bytes, 40) },
+            previous: RegionExtent { sequence: word(bytes, 32), bytes: half(bytes, 40) },
             records: half(bytes, 44),
             forgotten: word(bytes, 48),
         };
@@ -193,7 +193,7 @@ pub(crate) enum RecordKind {
 
 /// An item as it goes to flash; what its words mean its owner knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct FlashRecord<'a> {
     /// Of its key: what it is found by.
     pub hash: u64,
     /// Its key.
@@ -210,7 +210,7 @@ pub struct Record<'a> {
     pub cas: u64,
 }
 
-impl Record<'_> {
+impl FlashRecord<'_> {
     /// Bytes in the log.
     pub(crate) fn bytes(&self) -> usize {
         (RECORD_HEADER_BYTES + self.key.len() + self.value.len()).next_multiple_of(RECORD_ALIGN)
@@ -248,7 +248,7 @@ fn check_of(header: &[u8], key: &[u8], value: &[u8]) -> u64 {
 }
 
 /// The record at the start of these bytes, if it is whole.
-pub(crate) fn read_record(bytes: &[u8]) -> Option<(RecordKind, Record<'_>)> {
+pub(crate) fn read_record(bytes: &[u8]) -> Option<(RecordKind, FlashRecord<'_>)> {
     let header = bytes.get(..RECORD_HEADER_BYTES)?;
     let kinds = word(header, 16);
     let what = match kinds as u8 {
@@ -264,7 +264,7 @@ pub(crate) fn read_record(bytes: &[u8]) -> Option<(RecordKind, Record<'_>)> {
     if word(header, 0) != check_of(header, key, value) {
         return None;
     }
-    let record = Record {
+    let record = FlashRecord {
         hash: word(header, 8),
         key,
         value,
@@ -280,7 +280,7 @@ pub(crate) fn read_record(bytes: &[u8]) -> Option<(RecordKind, Record<'_>)> {
 pub(crate) fn walk(
     batch: &[u8],
     records: u32,
-    mut f: impl FnMut(usize, RecordKind, &Record<'_>),
+    mut f: impl FnMut(usize, RecordKind, &FlashRecord<'_>),
 ) -> bool {
     let mut at = BATCH_HEADER_BYTES;
     for _ in 0..records {
@@ -295,9 +295,9 @@ pub(crate) fn walk(
 mod tests {
     use super::*;
 
-    fn record() -> Record<'static> {
+    fn record() -> FlashRecord<'static> {
         let (key, value) = (b"key".as_slice(), b"some value".as_slice());
-        Record { hash: 7, key, value, flags: 1, kind: 2, expires: 3, cas: 4 }
+        FlashRecord { hash: 7, key, value, flags: 1, kind: 2, expires: 3, cas: 4 }
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn headers_are_of_their_log_and_place() {
-        let previous = Extent { sequence: 8, bytes: 4096 };
+        let previous = RegionExtent { sequence: 8, bytes: 4096 };
         let header = BatchHeader {
             identity: 5,
             sequence: 9,
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(BatchHeader::read(&bytes[..2048], 5, 8192), None);
         BatchHeader { bytes: 12288, ..header }.write(&mut bytes);
         assert_eq!(BatchHeader::read(&bytes, 5, 8192), None, "longer than what is left");
-        let superblock = Superblock {
+        let superblock = FlashSuperblock {
             identity: 1,
             bytes: 2,
             region_bytes: 3,
@@ -348,8 +348,8 @@ mod tests {
             end: previous,
         };
         superblock.write(&mut bytes);
-        assert_eq!(Superblock::read(&bytes), Some(superblock));
+        assert_eq!(FlashSuperblock::read(&bytes), Some(superblock));
         bytes[40] ^= 1;
-        assert_eq!(Superblock::read(&bytes), None);
+        assert_eq!(FlashSuperblock::read(&bytes), None);
     }
 }

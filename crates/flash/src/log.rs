@@ -15,15 +15,15 @@
 //! Lock order: tail, journal, shard of the index.
 
 use crate::constants::{FREE_REGIONS, FREE_REGIONS_TIGHT, HEAD_BYTES};
-use crate::device::{self, Device};
+use crate::device::{self, FlashDevice};
 use crate::error::Error;
 use crate::fetch::drop_item;
-use crate::index::{Index, Word};
-use crate::journal::Journal;
-use crate::layout::{BatchHeader, Extent, RecordKind, Superblock, walk};
+use crate::index::{Index, IndexWord};
+use crate::journal::GoneJournal;
+use crate::layout::{BatchHeader, FlashSuperblock, RecordKind, RegionExtent, walk};
 use crate::recover::write_superblock;
-use crate::stats::Counters;
-use crate::tail::{Batch, Tail};
+use crate::stats::FlashCounters;
+use crate::tail::{LogBatch, Tail};
 use rackpool_mem::direct::{AlignedBytes, BLOCK_BYTES};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,20 +37,20 @@ const REINSERT_PERCENT: u64 = 50;
 
 /// What all threads share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub device: Box<dyn Device>,
+pub(crate) struct FlashShared {
+    pub device: Box<dyn FlashDevice>,
     pub identity: u64,
     pub is_store: bool,
     pub region_bytes: u64,
     pub flush_after: Duration,
     pub index: Index,
-    pub journal: Mutex<Journal>,
+    pub journal: Mutex<GoneJournal>,
     pub tail: Mutex<Tail>,
     /// For the thread that writes.
     pub news: Condvar,
     /// For those that wait for a batch.
     pub written: Condvar,
-    pub counters: Counters,
+    pub counters: FlashCounters,
     /// Regions that were emptied.
     pub emptied: AtomicU64,
     /// By region: whether a read of it has failed.
@@ -61,7 +61,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl FlashShared {
     pub fn region_at(&self, region: u32) -> u64 {
         HEAD_BYTES + u64::from(region) * self.region_bytes
     }
@@ -87,31 +87,31 @@ impl Shared {
 
 /// A region that is part of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Region {
+pub(crate) struct LogRegion {
     pub region: u32,
-    pub extent: Extent,
+    pub extent: RegionExtent,
     /// Whether it takes no writes any more.
     pub has_failed: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct Writer {
-    pub shared: Arc<Shared>,
+pub(crate) struct LogWriter {
+    pub shared: Arc<FlashShared>,
     /// Regions of the log, the oldest first.
-    pub live: VecDeque<Region>,
+    pub live: VecDeque<LogRegion>,
     pub free: VecDeque<u32>,
     /// The one that is written, and the one before it in the log.
-    pub open: Option<Region>,
-    pub previous: Extent,
+    pub open: Option<LogRegion>,
+    pub previous: RegionExtent,
     pub next_sequence: u64,
     /// A region that is emptied, free when this batch is on the device.
-    pub emptied: Option<(Region, u64)>,
+    pub emptied: Option<(LogRegion, u64)>,
     pub buffer: AlignedBytes,
     /// As it was written last.
-    pub superblock: Superblock,
+    pub superblock: FlashSuperblock,
 }
 
-impl Writer {
+impl LogWriter {
     /// Writes until the tail is closed and empty, or the device has failed; then says in the
     /// superblock that nothing is missing, if so.
     pub fn run(mut self) {
@@ -134,13 +134,13 @@ impl Writer {
             let version = self.superblock.version + 1;
             let open = self.open.map(|open| open.extent).filter(|extent| extent.bytes > 0);
             let end = open.unwrap_or(self.previous);
-            let closed = Superblock { is_clean: true, start, version, end, ..self.superblock };
+            let closed = FlashSuperblock { is_clean: true, start, version, end, ..self.superblock };
             // If it fails the log is one that was not closed in order.
             let _ = write_superblock(&*shared.device, &closed);
         }
     }
 
-    fn next_batch(&mut self) -> Option<Arc<Batch>> {
+    fn next_batch(&mut self) -> Option<Arc<LogBatch>> {
         let shared = Arc::clone(&self.shared);
         loop {
             let is_tight = shared.is_store && self.is_tight();
@@ -176,7 +176,7 @@ impl Writer {
     }
 
     /// Writes a batch; whether the log goes on.
-    fn write(&mut self, batch: Arc<Batch>) -> bool {
+    fn write(&mut self, batch: Arc<LogBatch>) -> bool {
         let bytes = batch.written().len();
         drop(batch);
         for _ in 0..WRITE_TRIES {
@@ -189,15 +189,15 @@ impl Writer {
     }
 
     /// Where the next batch of so many bytes goes.
-    fn place(&mut self, bytes: usize) -> Option<Region> {
-        let fits = |open: &Region| u64::from(open.extent.bytes) + bytes as u64;
+    fn place(&mut self, bytes: usize) -> Option<LogRegion> {
+        let fits = |open: &LogRegion| u64::from(open.extent.bytes) + bytes as u64;
         match self.open.filter(|open| fits(open) <= self.shared.region_bytes) {
             Some(open) => Some(open),
             None => self.open_next(),
         }
     }
 
-    fn write_at(&mut self, open: Region) -> bool {
+    fn write_at(&mut self, open: LogRegion) -> bool {
         let header = BatchHeader {
             identity: self.shared.identity,
             sequence: open.extent.sequence,
@@ -223,7 +223,7 @@ impl Writer {
         let bytes = batch.written().len();
         shared.counters.written_bytes.add(bytes as u64);
         for item in &batch.items {
-            let word = Word::at(at + u64::from(item.at), item.bytes as usize);
+            let word = IndexWord::at(at + u64::from(item.at), item.bytes as usize);
             shared.index.repoint(item.hash, item.word_in(batch.number), word);
         }
         let forgotten = batch.forgotten;
@@ -246,7 +246,7 @@ impl Writer {
             self.shared.counters.retired.add(1);
         } else {
             self.previous = open.extent;
-            self.live.push_back(Region { has_failed: true, ..open });
+            self.live.push_back(LogRegion { has_failed: true, ..open });
         }
     }
 
@@ -279,16 +279,16 @@ impl Writer {
     }
 
     /// Opens a free region, after it has seen to it that there are enough.
-    fn open_next(&mut self) -> Option<Region> {
+    fn open_next(&mut self) -> Option<LogRegion> {
         if let Some(open) = self.open.take() {
             self.previous = open.extent;
             self.live.push_back(open);
         }
         self.make_free();
         let region = self.free.pop_front()?;
-        let extent = Extent { sequence: self.next_sequence, bytes: 0 };
+        let extent = RegionExtent { sequence: self.next_sequence, bytes: 0 };
         self.next_sequence += 1;
-        self.open = Some(Region { region, extent, has_failed: false });
+        self.open = Some(LogRegion { region, extent, has_failed: false });
         self.open
     }
 
@@ -311,7 +311,7 @@ impl Writer {
         }
     }
 
-    fn reuse(&mut self, region: Region) {
+    fn reuse(&mut self, region: LogRegion) {
         let has_failed = region.has_failed || self.shared.is_bad(region.region);
         if has_failed || (self.shared.is_store && !self.move_start(region.extent.sequence + 1)) {
             self.shared.counters.retired.add(1);
@@ -324,7 +324,7 @@ impl Writer {
     /// overwritten: a torn write there is no damage.
     fn move_start(&mut self, start: u64) -> bool {
         let superblock =
-            Superblock { start, version: self.superblock.version + 1, ..self.superblock };
+            FlashSuperblock { start, version: self.superblock.version + 1, ..self.superblock };
         let is_written = write_superblock(&*self.shared.device, &superblock).is_ok();
         self.superblock = superblock;
         self.shared.counters.write_errors.add(u64::from(!is_written));
@@ -332,9 +332,9 @@ impl Writer {
     }
 
     /// Takes a region's items out of the index, or writes them once more.
-    fn empty(&mut self, oldest: Region) {
+    fn empty(&mut self, oldest: LogRegion) {
         let shared = Arc::clone(&self.shared);
-        // Relaxed: see `Shared::emptied`.
+        // Relaxed: see `FlashShared::emptied`.
         shared.emptied.fetch_add(1, Ordering::Relaxed);
         let (at, len) = (shared.region_at(oldest.region), oldest.extent.bytes as usize);
         if !shared.is_store {
@@ -357,7 +357,7 @@ impl Writer {
         self.emptied = Some((oldest, last));
     }
 
-    fn empty_batches(&self, oldest: Region, bytes: &[u8], last: &mut u64) -> bool {
+    fn empty_batches(&self, oldest: LogRegion, bytes: &[u8], last: &mut u64) -> bool {
         let shared = &*self.shared;
         let region_at = shared.region_at(oldest.region);
         let (mut at, mut budget) = (0, shared.region_bytes * REINSERT_PERCENT / 100);
@@ -368,7 +368,7 @@ impl Writer {
             let batch = &bytes[at..at + header.bytes as usize];
             let is_whole = walk(batch, header.records, |record_at, kind, record| {
                 let place = region_at + (at + record_at) as u64;
-                let here = Word::at(place, record.bytes());
+                let here = IndexWord::at(place, record.bytes());
                 let found = (kind == RecordKind::Item).then(|| shared.index.get(record.hash));
                 let Some(found) = found.flatten().filter(|word| word.is_at(here)) else { return };
                 let bytes = record.bytes() as u64;

@@ -1,6 +1,6 @@
 //! How a flash log is made, and the limits of that.
 
-use crate::admission::Admission;
+use crate::admission::FlashAdmission;
 use crate::constants::{
     BATCH_BYTES, BATCH_BYTES_ROTATIONAL, FLUSH_AFTER_MS, HEAD_BYTES, ITEM_BYTES, REGION_BYTES,
     REGIONS_MIN,
@@ -8,7 +8,7 @@ use crate::constants::{
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::log::check_region;
-use crate::recover::Wanted;
+use crate::recover::WantedLog;
 use rackpool_mem::direct::{BLOCK_BYTES, DirectCalls, DirectFile};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct Options {
     /// Whether nothing may be lost: stores are acknowledged when they are durable.
     pub is_store: bool,
     /// Which items are written.
-    pub admission: Admission,
+    pub admission: FlashAdmission,
     /// Of the hashes: a log keeps that with which it was made
     /// ([`Flash::seed`](crate::Flash::seed)).
     pub seed: u64,
@@ -49,7 +49,7 @@ impl Options {
             path: path.into(),
             bytes,
             is_store: false,
-            admission: Admission::default(),
+            admission: FlashAdmission::default(),
             seed: 0,
             index_bytes: 0,
             journal: None,
@@ -95,9 +95,9 @@ impl Options {
         Ok(self)
     }
 
-    pub(crate) fn wanted(&self) -> Wanted {
+    pub(crate) fn wanted(&self) -> WantedLog {
         let (bytes, region_bytes, is_store) = (self.bytes, self.region_bytes, self.is_store);
-        Wanted { bytes, region_bytes, is_store, seed: self.seed }
+        WantedLog { bytes, region_bytes, is_store, seed: self.seed }
     }
 }
 

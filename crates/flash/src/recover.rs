@@ -5,12 +5,14 @@
 //! to be gone would come back.
 
 use crate::constants::{HEAD_BYTES, JOURNAL_ENTRIES};
-use crate::device::{self, Device};
+use crate::device::{self, FlashDevice};
 use crate::error::{Error, Result};
-use crate::index::{Index, Word};
-use crate::journal::{Gone, Journal};
-use crate::layout::{BatchHeader, Extent, RecordKind, SUPERBLOCK_BYTES, Superblock, walk};
-use crate::log::Region;
+use crate::index::{Index, IndexWord};
+use crate::journal::{Gone, GoneJournal};
+use crate::layout::{
+    BatchHeader, FlashSuperblock, RecordKind, RegionExtent, SUPERBLOCK_BYTES, walk,
+};
+use crate::log::LogRegion;
 use rackpool_mem::direct::{AlignedBytes, BLOCK_BYTES};
 use rackpool_mem::{files, process};
 use std::collections::VecDeque;
@@ -20,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// What was found at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct FlashRecovered {
     /// Whether it was formatted: there was nothing.
     pub is_new: bool,
     /// Whether what was there is lost, since the last process did not end in order and its journal
@@ -36,31 +38,31 @@ pub struct Recovered {
 
 /// The state from which a log goes on.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub superblock: Option<Superblock>,
-    pub live: VecDeque<Region>,
+pub(crate) struct FoundLog {
+    pub superblock: Option<FlashSuperblock>,
+    pub live: VecDeque<LogRegion>,
     pub free: VecDeque<u32>,
     pub next_sequence: u64,
-    pub recovered: Recovered,
+    pub recovered: FlashRecovered,
 }
 
 /// A region as its first header says.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct RegionCandidate {
     region: u32,
     sequence: u64,
-    previous: Extent,
+    previous: RegionExtent,
 }
 
 /// The superblock of a device, if it has one.
-pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<Superblock>> {
+pub(crate) fn read_superblock(device: &dyn FlashDevice) -> Result<Option<FlashSuperblock>> {
     let mut bytes = AlignedBytes::zeroed(2 * BLOCK_BYTES);
     device::read(device, 0, &mut bytes).map_err(Error::io("reading the superblock"))?;
     superblock_in(&bytes)
 }
 
 /// Refuses a file that holds something else or was made otherwise, before it is made longer.
-pub(crate) fn check_file(path: &Path, wanted: &Wanted) -> Result<()> {
+pub(crate) fn check_file(path: &Path, wanted: &WantedLog) -> Result<()> {
     let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file());
     if !is_file {
         return Ok(());
@@ -77,9 +79,10 @@ pub(crate) fn check_file(path: &Path, wanted: &Wanted) -> Result<()> {
 }
 
 /// The newer of both copies in the first two blocks; an error if something else is there.
-fn superblock_in(head: &[u8]) -> Result<Option<Superblock>> {
+fn superblock_in(head: &[u8]) -> Result<Option<FlashSuperblock>> {
     let blocks = head.chunks_exact(BLOCK_BYTES);
-    let newest = blocks.filter_map(Superblock::read).max_by_key(|superblock| superblock.version);
+    let newest =
+        blocks.filter_map(FlashSuperblock::read).max_by_key(|superblock| superblock.version);
     if newest.is_none() && head.iter().any(|byte| *byte != 0) {
         return Err(Error::Foreign { bytes: 2 * BLOCK_BYTES as u64 });
     }
@@ -87,7 +90,10 @@ fn superblock_in(head: &[u8]) -> Result<Option<Superblock>> {
 }
 
 /// Writes both copies, one after the other, so that one is whole at any time.
-pub(crate) fn write_superblock(device: &dyn Device, superblock: &Superblock) -> Result<()> {
+pub(crate) fn write_superblock(
+    device: &dyn FlashDevice,
+    superblock: &FlashSuperblock,
+) -> Result<()> {
     let mut bytes = AlignedBytes::zeroed(BLOCK_BYTES);
     superblock.write(&mut bytes[..SUPERBLOCK_BYTES]);
     for copy in 0..2 {
@@ -106,19 +112,19 @@ pub(crate) fn boot() -> Result<u64> {
 
 /// What the caller asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedLog {
     pub bytes: u64,
     pub region_bytes: u64,
     pub is_store: bool,
     pub seed: u64,
 }
 
-impl Wanted {
+impl WantedLog {
     fn regions(&self) -> u32 {
         ((self.bytes - HEAD_BYTES) / self.region_bytes) as u32
     }
 
-    fn check(&self, found: &Superblock) -> Result<()> {
+    fn check(&self, found: &FlashSuperblock) -> Result<()> {
         let pairs = [
             ("size", found.bytes, self.bytes),
             ("size of regions", found.region_bytes, self.region_bytes),
@@ -133,11 +139,11 @@ impl Wanted {
 
 /// Opens what is there, or formats it; the journal is that of the log then.
 pub(crate) fn open(
-    device: &dyn Device,
-    wanted: &Wanted,
-    journal: &mut Journal,
+    device: &dyn FlashDevice,
+    wanted: &WantedLog,
+    journal: &mut GoneJournal,
     index: &Index,
-) -> Result<Found> {
+) -> Result<FoundLog> {
     let boot = boot()?;
     let found = read_superblock(device)?;
     if let Some(superblock) = &found {
@@ -147,8 +153,14 @@ pub(crate) fn open(
         if is_clean || is_store || has_journal {
             let moved = if has_journal { journal.start() } else { 0 };
             let start = moved.max(superblock.start);
-            let mut reader =
-                Reader { device, wanted, superblock, index, forgotten: 0, displaced: Vec::new() };
+            let mut reader = LogReader {
+                device,
+                wanted,
+                superblock,
+                index,
+                forgotten: 0,
+                displaced: Vec::new(),
+            };
             let mut found = reader.read_log(start)?;
             let oldest = found.live.front().map_or(start, |region| region.extent.sequence);
             if has_journal {
@@ -160,7 +172,7 @@ pub(crate) fn open(
             forget_displaced(journal, index, &reader.displaced);
             let version = superblock.version + 1;
             let opened =
-                Superblock { is_clean: false, boot, start: oldest, version, ..*superblock };
+                FlashSuperblock { is_clean: false, boot, start: oldest, version, ..*superblock };
             write_superblock(device, &opened)?;
             found.superblock = Some(opened);
             found.recovered.items = index.sums().0;
@@ -171,7 +183,7 @@ pub(crate) fn open(
 }
 
 /// Items that the last process has said to be gone, but not in the log.
-fn take_over(journal: &mut Journal, index: &Index, logged: u64) {
+fn take_over(journal: &mut GoneJournal, index: &Index, logged: u64) {
     for (_, gone) in journal.take_over(logged) {
         match gone {
             Gone::Item(hash) => drop(index.remove(hash)),
@@ -181,7 +193,7 @@ fn take_over(journal: &mut Journal, index: &Index, logged: u64) {
 }
 
 /// Items that had no slot: what nothing leads to now is not to come back later.
-fn forget_displaced(journal: &mut Journal, index: &Index, displaced: &[u64]) {
+fn forget_displaced(journal: &mut GoneJournal, index: &Index, displaced: &[u64]) {
     let mut gone = displaced.iter().filter(|hash| index.get(**hash).is_none());
     if !gone.all(|hash| journal.add(*hash)) {
         index.clear();
@@ -190,15 +202,15 @@ fn forget_displaced(journal: &mut Journal, index: &Index, displaced: &[u64]) {
 }
 
 fn format(
-    device: &dyn Device,
-    wanted: &Wanted,
-    journal: &mut Journal,
+    device: &dyn FlashDevice,
+    wanted: &WantedLog,
+    journal: &mut GoneJournal,
     version: u64,
     boot: u64,
-) -> Result<Found> {
+) -> Result<FoundLog> {
     let identity = process::random_u64().map_err(Error::io("drawing a random number"))?;
     journal.reset(identity, boot, 0, 0);
-    let superblock = Superblock {
+    let superblock = FlashSuperblock {
         identity,
         bytes: wanted.bytes,
         region_bytes: wanted.region_bytes,
@@ -208,23 +220,23 @@ fn format(
         boot,
         start: 0,
         version: version + 1,
-        end: Extent::default(),
+        end: RegionExtent::default(),
     };
     write_superblock(device, &superblock)?;
     let is_dropped = version > 0;
-    Ok(Found {
+    Ok(FoundLog {
         superblock: Some(superblock),
         free: (0..wanted.regions()).collect(),
         next_sequence: 1,
-        recovered: Recovered { is_new: !is_dropped, is_dropped, ..Recovered::default() },
-        ..Found::default()
+        recovered: FlashRecovered { is_new: !is_dropped, is_dropped, ..FlashRecovered::default() },
+        ..FoundLog::default()
     })
 }
 
-struct Reader<'a> {
-    device: &'a dyn Device,
-    wanted: &'a Wanted,
-    superblock: &'a Superblock,
+struct LogReader<'a> {
+    device: &'a dyn FlashDevice,
+    wanted: &'a WantedLog,
+    superblock: &'a FlashSuperblock,
     index: &'a Index,
     /// What was forgotten up to this number is in the log.
     forgotten: u64,
@@ -232,15 +244,15 @@ struct Reader<'a> {
     displaced: Vec<u64>,
 }
 
-impl Reader<'_> {
+impl LogReader<'_> {
     fn region_at(&self, region: u32) -> u64 {
         HEAD_BYTES + u64::from(region) * self.wanted.region_bytes
     }
 
-    fn read_log(&mut self, start: u64) -> Result<Found> {
+    fn read_log(&mut self, start: u64) -> Result<FoundLog> {
         let mut candidates = self.candidates();
         candidates.sort_unstable_by_key(|candidate| candidate.sequence);
-        let Superblock { is_clean, end, .. } = *self.superblock;
+        let FlashSuperblock { is_clean, end, .. } = *self.superblock;
         let end = is_clean.then_some(end);
         let newest = candidates.last().map_or(0, |newest| newest.sequence);
         let newest = newest.max(end.map_or(0, |end| end.sequence));
@@ -262,12 +274,13 @@ impl Reader<'_> {
                 live.clear();
                 before = extent;
             } else if extent.bytes > 0 {
-                live.push_back(Region { region: candidate.region, extent, has_failed: false });
+                live.push_back(LogRegion { region: candidate.region, extent, has_failed: false });
             }
         }
         let regions = live.len() as u64;
-        let oldest = live.front().map_or(next_sequence, |oldest: &Region| oldest.extent.sequence);
-        let is_dropped = |one: &&Candidate| (start..oldest).contains(&one.sequence);
+        let oldest =
+            live.front().map_or(next_sequence, |oldest: &LogRegion| oldest.extent.sequence);
+        let is_dropped = |one: &&RegionCandidate| (start..oldest).contains(&one.sequence);
         let is_empty = live.is_empty();
         let dropped = candidates.iter().filter(is_dropped);
         // The newest one may have got nothing that is whole.
@@ -277,14 +290,14 @@ impl Reader<'_> {
             let sequence = before.sequence + 1;
             return Err(Error::Damaged { sequence, regions: dropped_regions });
         }
-        let is_free = |region: &u32| live.iter().all(|live: &Region| live.region != *region);
+        let is_free = |region: &u32| live.iter().all(|live: &LogRegion| live.region != *region);
         let free = (0..self.wanted.regions()).filter(is_free).collect();
-        let recovered = Recovered { regions, dropped_regions, ..Recovered::default() };
-        Ok(Found { superblock: None, live, free, next_sequence, recovered })
+        let recovered = FlashRecovered { regions, dropped_regions, ..FlashRecovered::default() };
+        Ok(FoundLog { superblock: None, live, free, next_sequence, recovered })
     }
 
     /// All regions that bear a batch of this log.
-    fn candidates(&self) -> Vec<Candidate> {
+    fn candidates(&self) -> Vec<RegionCandidate> {
         let mut block = AlignedBytes::zeroed(BLOCK_BYTES);
         let mut candidates = Vec::new();
         for region in 0..self.wanted.regions() {
@@ -293,7 +306,7 @@ impl Reader<'_> {
             let header = BatchHeader::read_first(&block, self.superblock.identity);
             if let (Ok(()), Some(header)) = (read, header) {
                 let (sequence, previous) = (header.sequence, header.previous);
-                candidates.push(Candidate { region, sequence, previous });
+                candidates.push(RegionCandidate { region, sequence, previous });
             }
         }
         candidates
@@ -302,11 +315,11 @@ impl Reader<'_> {
     /// Reads a region into the index, up to `bytes` or, of the newest, as far as it is whole.
     fn read_region(
         &mut self,
-        candidate: &Candidate,
+        candidate: &RegionCandidate,
         bytes: Option<u32>,
         buffer: &mut AlignedBytes,
-    ) -> Extent {
-        let mut extent = Extent { sequence: candidate.sequence, bytes: 0 };
+    ) -> RegionExtent {
+        let mut extent = RegionExtent { sequence: candidate.sequence, bytes: 0 };
         let at = self.region_at(candidate.region);
         let len = self.wanted.region_bytes as usize;
         let upto = bytes.map_or(len, |bytes| len.min(bytes as usize));
@@ -328,7 +341,7 @@ impl Reader<'_> {
             let batch_at = at + u64::from(extent.bytes);
             walk(batch, header.records, |record_at, kind, record| match kind {
                 RecordKind::Item => {
-                    let word = Word::at(batch_at + record_at as u64, record.bytes());
+                    let word = IndexWord::at(batch_at + record_at as u64, record.bytes());
                     if let Some(gone) = self.index.insert(record.hash, word)
                         && self.displaced.len() as u64 <= JOURNAL_ENTRIES
                     {
@@ -348,22 +361,24 @@ impl Reader<'_> {
 /// From the newest region back along what each says of the one before it, with the bytes of each
 /// that belong to the log (of the newest nothing says them, unless the log was closed in order).
 fn chain_of(
-    candidates: &[Candidate],
+    candidates: &[RegionCandidate],
     start: u64,
-    end: Option<Extent>,
-) -> Vec<(Candidate, Option<u32>)> {
+    end: Option<RegionExtent>,
+) -> Vec<(RegionCandidate, Option<u32>)> {
     let find = |sequence: u64| {
         let found = candidates.binary_search_by_key(&sequence, |one| one.sequence).ok();
         found.map(|index| candidates[index])
     };
     let mut chain = Vec::new();
     let mut next = match end {
-        Some(Extent { sequence, bytes }) => find(sequence).map(|newest| (newest, Some(bytes))),
+        Some(RegionExtent { sequence, bytes }) => {
+            find(sequence).map(|newest| (newest, Some(bytes)))
+        }
         None => candidates.last().map(|newest| (*newest, None)),
     };
     while let Some((candidate, bytes)) = next.filter(|(one, _)| one.sequence >= start) {
         chain.push((candidate, bytes));
-        let Extent { sequence, bytes } = candidate.previous;
+        let RegionExtent { sequence, bytes } = candidate.previous;
         // Numbers go down, whatever the device says: this ends.
         let found = find(sequence).filter(|_| sequence < candidate.sequence);
         next = found.map(|candidate| (candidate, Some(bytes)));

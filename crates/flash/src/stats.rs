@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counter for people.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct FlashCounter(AtomicU64);
 
-impl Counter {
+impl FlashCounter {
     pub fn add(&self, count: u64) {
         // Relaxed: nothing is ordered by it.
         self.0.fetch_add(count, Ordering::Relaxed);
@@ -19,28 +19,28 @@ impl Counter {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub admitted: Counter,
-    pub admitted_bytes: Counter,
-    pub refused: Counter,
-    pub dropped: Counter,
-    pub kept: Counter,
-    pub hits: Counter,
-    pub misses: Counter,
-    pub busy: Counter,
-    pub forgotten: Counter,
-    pub read_bytes: Counter,
-    pub written_bytes: Counter,
-    pub reinserted: Counter,
-    pub read_errors: Counter,
-    pub damaged: Counter,
-    pub write_errors: Counter,
-    pub retired: Counter,
+pub(crate) struct FlashCounters {
+    pub admitted: FlashCounter,
+    pub admitted_bytes: FlashCounter,
+    pub refused: FlashCounter,
+    pub dropped: FlashCounter,
+    pub kept: FlashCounter,
+    pub hits: FlashCounter,
+    pub misses: FlashCounter,
+    pub busy: FlashCounter,
+    pub forgotten: FlashCounter,
+    pub read_bytes: FlashCounter,
+    pub written_bytes: FlashCounter,
+    pub reinserted: FlashCounter,
+    pub read_errors: FlashCounter,
+    pub damaged: FlashCounter,
+    pub write_errors: FlashCounter,
+    pub retired: FlashCounter,
 }
 
 /// How much a flash log holds and has done since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct FlashStats {
     /// Items that can be found.
     pub items: u64,
     /// Bytes of their records.

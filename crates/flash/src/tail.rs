@@ -6,10 +6,11 @@
 //! before any record that comes later.
 
 use crate::constants::{BATCHES_MAX, RECORD_BYTES_MAX};
-use crate::index::Word;
-use crate::journal::{Gone, Journal};
+use crate::index::IndexWord;
+use crate::journal::{Gone, GoneJournal};
 use crate::layout::{
-    BATCH_HEADER_BYTES, BatchHeader, RECORD_ALIGN, RECORD_HEADER_BYTES, Record, RecordKind, blocks,
+    BATCH_HEADER_BYTES, BatchHeader, FlashRecord, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordKind,
+    blocks,
 };
 use rackpool_mem::direct::AlignedBytes;
 use std::collections::VecDeque;
@@ -30,13 +31,13 @@ pub(crate) struct BatchItem {
 }
 
 impl BatchItem {
-    pub fn word_in(&self, batch: u64) -> Word {
-        Word::pending(batch, self.at as usize, self.bytes as usize)
+    pub fn word_in(&self, batch: u64) -> IndexWord {
+        IndexWord::pending(batch, self.at as usize, self.bytes as usize)
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct LogBatch {
     pub number: u64,
     bytes: AlignedBytes,
     used: usize,
@@ -48,10 +49,10 @@ pub(crate) struct Batch {
     began: Option<Instant>,
 }
 
-impl Batch {
-    fn new(number: u64, bytes: AlignedBytes) -> Batch {
+impl LogBatch {
+    fn new(number: u64, bytes: AlignedBytes) -> LogBatch {
         let (used, records, items) = (BATCH_HEADER_BYTES, 0, Vec::new());
-        Batch { number, bytes, used, records, items, forgotten: 0, began: None }
+        LogBatch { number, bytes, used, records, items, forgotten: 0, began: None }
     }
 
     /// As it goes to the device.
@@ -71,9 +72,9 @@ impl Batch {
 
 #[derive(Debug)]
 pub(crate) struct Tail {
-    open: Batch,
-    sealed: VecDeque<Batch>,
-    writing: Option<Arc<Batch>>,
+    open: LogBatch,
+    sealed: VecDeque<LogBatch>,
+    writing: Option<Arc<LogBatch>>,
     spare: Vec<AlignedBytes>,
     batch_bytes: usize,
     capacity: usize,
@@ -98,7 +99,7 @@ impl Tail {
     pub fn new(batch_bytes: usize, forgotten: u64) -> Tail {
         let capacity = Tail::capacity(batch_bytes);
         Tail {
-            open: Batch::new(1, AlignedBytes::zeroed(capacity)),
+            open: LogBatch::new(1, AlignedBytes::zeroed(capacity)),
             sealed: VecDeque::new(),
             writing: None,
             spare: Vec::new(),
@@ -123,7 +124,7 @@ impl Tail {
     }
 
     /// Takes what was forgotten since the last time.
-    pub fn take_forgotten(&mut self, journal: &Journal) {
+    pub fn take_forgotten(&mut self, journal: &GoneJournal) {
         for (number, gone) in journal.since(self.forgotten) {
             let (hash, kind) = match gone {
                 Gone::Item(hash) => (hash, RecordKind::Forget),
@@ -140,23 +141,23 @@ impl Tail {
     pub fn append_gone(&mut self, hash: u64, kind: RecordKind) -> u64 {
         let nothing: &[u8] = &[];
         let (key, value) = (nothing, nothing);
-        let record = Record { hash, key, value, flags: 0, kind: 0, expires: 0, cas: 0 };
+        let record = FlashRecord { hash, key, value, flags: 0, kind: 0, expires: 0, cas: 0 };
         self.append(&record, &record.header(kind));
         self.last_number()
     }
 
     /// Where the next record of so many bytes will lie.
-    pub fn next_word(&mut self, bytes: usize) -> Word {
+    pub fn next_word(&mut self, bytes: usize) -> IndexWord {
         self.make_room(bytes);
-        Word::pending(self.open.number, self.open.used, bytes)
+        IndexWord::pending(self.open.number, self.open.used, bytes)
     }
 
     /// Appends an item; where it lies, and the number of its batch.
     pub fn append_item(
         &mut self,
-        record: &Record<'_>,
+        record: &FlashRecord<'_>,
         header: &[u8; RECORD_HEADER_BYTES],
-    ) -> (Word, u64) {
+    ) -> (IndexWord, u64) {
         let bytes = record.bytes();
         let word = self.next_word(bytes);
         let item = BatchItem { hash: record.hash, at: self.open.used as u32, bytes: bytes as u32 };
@@ -166,7 +167,7 @@ impl Tail {
         (word, number)
     }
 
-    fn append(&mut self, record: &Record<'_>, header: &[u8; RECORD_HEADER_BYTES]) {
+    fn append(&mut self, record: &FlashRecord<'_>, header: &[u8; RECORD_HEADER_BYTES]) {
         let bytes = record.bytes();
         self.make_room(bytes);
         let open = &mut self.open;
@@ -195,7 +196,7 @@ impl Tail {
         if self.open.records > 0 {
             self.open.forgotten = self.forgotten;
             let bytes = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(self.capacity));
-            let next = Batch::new(self.open.number + 1, bytes);
+            let next = LogBatch::new(self.open.number + 1, bytes);
             self.sealed.push_back(std::mem::replace(&mut self.open, next));
         }
         self.last_number()
@@ -216,7 +217,7 @@ impl Tail {
     }
 
     /// The next batch that is to be written; it can be read here meanwhile.
-    pub fn take(&mut self) -> Option<Arc<Batch>> {
+    pub fn take(&mut self) -> Option<Arc<LogBatch>> {
         let batch = Arc::new(self.sealed.pop_front()?);
         self.writing = Some(Arc::clone(&batch));
         Some(batch)
@@ -224,14 +225,14 @@ impl Tail {
 
     /// Gives the batch that is being written its place in the log. The caller has no other
     /// reference to it.
-    pub fn place(&mut self, header: BatchHeader) -> Arc<Batch> {
+    pub fn place(&mut self, header: BatchHeader) -> Arc<LogBatch> {
         let batch = self.writing.as_mut().expect("a batch is being written");
         Arc::get_mut(batch).expect("it is the only reference").seal(header);
         Arc::clone(batch)
     }
 
     /// The batch that was being written and is given up.
-    pub fn take_failed(&self) -> Arc<Batch> {
+    pub fn take_failed(&self) -> Arc<LogBatch> {
         Arc::clone(self.writing.as_ref().expect("a batch is being written"))
     }
 
@@ -252,11 +253,11 @@ impl Tail {
     }
 
     /// The bytes of a record that is not on the device yet.
-    pub fn read(&self, word: Word) -> Option<Vec<u8>> {
+    pub fn read(&self, word: IndexWord) -> Option<Vec<u8>> {
         let batches = self.sealed.iter().chain(self.writing.as_deref()).chain([&self.open]);
         let at = word.place_in_batch();
         for batch in batches {
-            let lies_here = Word::pending(batch.number & NUMBER_MASK, at, word.bytes());
+            let lies_here = IndexWord::pending(batch.number & NUMBER_MASK, at, word.bytes());
             if lies_here.place() == word.place() {
                 return batch.bytes.get(at..at + word.bytes()).map(<[u8]>::to_vec);
             }

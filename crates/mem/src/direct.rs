@@ -85,7 +85,7 @@ impl Buffer<'_> {
 
 /// A piece that is read or written.
 #[derive(Debug)]
-pub struct Transfer<'a> {
+pub struct DirectTransfer<'a> {
     /// Where it begins on the device, bytes.
     pub offset: u64,
     /// Its memory.
@@ -94,15 +94,15 @@ pub struct Transfer<'a> {
     pub result: io::Result<()>,
 }
 
-impl<'a> Transfer<'a> {
+impl<'a> DirectTransfer<'a> {
     /// Reads from `offset` on.
-    pub fn read(offset: u64, to: &'a mut [u8]) -> Transfer<'a> {
-        Transfer { offset, buffer: Buffer::Read(to), result: Ok(()) }
+    pub fn read(offset: u64, to: &'a mut [u8]) -> DirectTransfer<'a> {
+        DirectTransfer { offset, buffer: Buffer::Read(to), result: Ok(()) }
     }
 
     /// Writes from `offset` on.
-    pub fn write(offset: u64, from: &'a [u8]) -> Transfer<'a> {
-        Transfer { offset, buffer: Buffer::Write(from), result: Ok(()) }
+    pub fn write(offset: u64, from: &'a [u8]) -> DirectTransfer<'a> {
+        DirectTransfer { offset, buffer: Buffer::Write(from), result: Ok(()) }
     }
 
     /// Does what is left of it behind `done` bytes, by calls that wait.
@@ -123,7 +123,7 @@ impl Ring {
     }
 
     /// Does up to [`RING_ENTRIES`] transfers; what the kernel did in part is finished by calls.
-    fn run(&mut self, file: &File, transfers: &mut [Transfer<'_>]) {
+    fn run(&mut self, file: &File, transfers: &mut [DirectTransfer<'_>]) {
         let fd = types::Fd(file.as_raw_fd());
         for (index, transfer) in transfers.iter_mut().enumerate() {
             let at = transfer.offset;
@@ -295,7 +295,7 @@ impl DirectFile {
     /// # Panics
     /// If one has a place, a length or memory that is no multiple of [`BLOCK_BYTES`], or is behind
     /// the end.
-    pub fn run(&self, transfers: &mut [Transfer<'_>]) {
+    pub fn run(&self, transfers: &mut [DirectTransfer<'_>]) {
         for transfer in &*transfers {
             let start = match &transfer.buffer {
                 Buffer::Read(to) => to.as_ptr(),
@@ -373,14 +373,14 @@ mod tests {
             let at = |index: usize| (index * BLOCK_BYTES) as u64;
             let pieces = pieces.iter().enumerate();
             let mut writes: Vec<_> =
-                pieces.map(|(index, piece)| Transfer::write(at(index), piece)).collect();
+                pieces.map(|(index, piece)| DirectTransfer::write(at(index), piece)).collect();
             file.run(&mut writes);
             assert!(writes.iter().all(|transfer| transfer.result.is_ok()), "{writes:?}");
             file.sync().unwrap();
             let mut whole = AlignedBytes::zeroed(200 * BLOCK_BYTES);
             let parts = whole.chunks_mut(2 * BLOCK_BYTES).enumerate();
             let mut reads: Vec<_> =
-                parts.map(|(index, part)| Transfer::read(at(2 * index), part)).collect();
+                parts.map(|(index, part)| DirectTransfer::read(at(2 * index), part)).collect();
             file.run(&mut reads);
             assert!(reads.iter().all(|transfer| transfer.result.is_ok()), "{reads:?}");
             for (index, block) in whole.chunks(BLOCK_BYTES).enumerate() {

@@ -96,20 +96,20 @@ pub trait BackingStore: Send + Sync + Debug {
 
 /// A backing store, and whether database 0 has space 0.
 #[derive(Debug)]
-pub(crate) struct Backing {
+pub(crate) struct OpenBacking {
     store: Arc<dyn BackingStore>,
     is_open: AtomicBool,
 }
 
-impl Backing {
+impl OpenBacking {
     fn is_open(&self) -> bool {
-        // Acquire: pairs with the Release in `Backing::set_open`.
+        // Acquire: pairs with the Release in `OpenBacking::set_open`.
         self.is_open.load(Ordering::Acquire)
     }
 
     /// To be called when spaces become databases.
     pub fn set_open(&self, is_open: bool) {
-        // Release: pairs with the Acquire in `Backing::is_open`.
+        // Release: pairs with the Acquire in `OpenBacking::is_open`.
         self.is_open.store(is_open, Ordering::Release);
         if !is_open {
             self.store.forget_all();
@@ -207,7 +207,7 @@ impl Cache {
     /// If the cache is in use already: handles were made of it.
     #[must_use]
     pub fn with_backing(mut self, store: Arc<dyn BackingStore>) -> Cache {
-        let backing = Arc::new(Backing { store, is_open: AtomicBool::new(true) });
+        let backing = Arc::new(OpenBacking { store, is_open: AtomicBool::new(true) });
         backing.set_open(self.is_database_0_plain());
         for index in 0..self.partitions.len() {
             let mut partition = self.lock(index);

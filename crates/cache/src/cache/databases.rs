@@ -5,7 +5,7 @@
 
 mod census;
 
-use super::backing::Backing;
+use super::backing::OpenBacking;
 use super::key::PARTS;
 use super::layout::mix;
 use super::partition::SpaceSet;
@@ -86,7 +86,7 @@ pub(super) struct Databases {
     pub sections: Arc<Sections>,
     pub watches: Arc<Watches>,
     /// What lies behind memory, once it is there.
-    pub backing: OnceLock<Arc<Backing>>,
+    pub backing: OnceLock<Arc<OpenBacking>>,
 }
 
 impl Databases {

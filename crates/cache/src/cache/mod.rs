@@ -74,7 +74,7 @@ pub use touched::Touched;
 pub use view::{Copied, CopyTarget};
 pub use watch::Watch;
 
-use backing::Backing;
+use backing::OpenBacking;
 use databases::Databases;
 use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
@@ -237,7 +237,7 @@ pub struct Cache {
     /// Look-ups without a lock.
     counters: Arc<LookupCounters>,
     reuse: Option<Arc<ReuseSampler>>,
-    backing: Option<Arc<Backing>>,
+    backing: Option<Arc<OpenBacking>>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
     /// Bytes of near memory that may be used.

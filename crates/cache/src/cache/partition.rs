@@ -18,7 +18,7 @@ pub(crate) use parts::{HashId, HashState, PACKED, ROOT};
 pub(crate) use spaces::{SpaceCounts, SpaceSet};
 pub(crate) use sweep::Abandoned;
 
-use super::backing::Backing;
+use super::backing::OpenBacking;
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
 use super::evict::evicted::EvictedItems;
@@ -78,7 +78,7 @@ pub(crate) struct Partition {
     /// Whether stores are looked at, for one of both.
     pub is_observed: bool,
     /// What lies behind memory.
-    pub backing: Option<Arc<Backing>>,
+    pub backing: Option<Arc<OpenBacking>>,
     /// Reads since the last sample, and with how many the next one is due.
     pub unsampled: u32,
     pub sampled_reads: u32,

@@ -3,7 +3,7 @@
 use crate::device::{Crash, TestDevice};
 use crate::{REGION_BYTES, hash, image, options, put, read, record, value};
 use rackpool_flash::constants::HEAD_BYTES;
-use rackpool_flash::{Error, Flash, Options, Put};
+use rackpool_flash::{Error, Flash, FlashPut, Options};
 use rackpool_mem::temporary::TemporaryDir;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn run(flash: &Flash, device: &TestDevice, steps: &[Step]) {
         match step {
             Step::Leave(key) => {
                 // Where nothing is written any more it is dropped.
-                while put(flash, *key, versions[key], 30_000) == Put::Dropped {
+                while put(flash, *key, versions[key], 30_000) == FlashPut::Dropped {
                     if device.crash().is_some() {
                         return;
                     }

@@ -1,7 +1,7 @@
 //! A device in memory that fails where it is told to, and remembers what a crash would leave.
 
-use rackpool_flash::Device;
-use rackpool_mem::direct::{Buffer, Transfer};
+use rackpool_flash::FlashDevice;
+use rackpool_mem::direct::{Buffer, DirectTransfer};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -154,12 +154,12 @@ impl State {
     }
 }
 
-impl Device for TestDevice {
+impl FlashDevice for TestDevice {
     fn bytes(&self) -> u64 {
         self.state.lock().unwrap().image.len() as u64
     }
 
-    fn run(&self, transfers: &mut [Transfer<'_>]) {
+    fn run(&self, transfers: &mut [DirectTransfer<'_>]) {
         self.wait();
         let mut state = self.state.lock().unwrap();
         for transfer in transfers {

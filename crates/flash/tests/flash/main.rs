@@ -5,7 +5,7 @@ mod device;
 
 use device::TestDevice;
 use rackpool_flash::constants::{FETCHES_MAX, HEAD_BYTES, REGIONS_MIN};
-use rackpool_flash::{Admission, Error, Flash, Options, Put, Record};
+use rackpool_flash::{Error, Flash, FlashAdmission, FlashPut, FlashRecord, Options};
 use rackpool_mem::direct::DirectCalls;
 use rackpool_mem::temporary::TemporaryDir;
 use std::io;
@@ -17,7 +17,7 @@ const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
 pub fn options(regions: u64) -> Options {
-    let admission = Admission { rejects_first: false, ..Admission::default() };
+    let admission = FlashAdmission { rejects_first: false, ..FlashAdmission::default() };
     Options {
         admission,
         region_bytes: REGION_BYTES,
@@ -44,11 +44,11 @@ pub fn value(number: u64, version: u64, len: usize) -> Vec<u8> {
     value
 }
 
-pub fn record<'a>(number: u64, version: u64, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
-    Record { hash: hash(number), key, value, flags: 1, kind: 2, expires: 3, cas: version }
+pub fn record<'a>(number: u64, version: u64, key: &'a [u8], value: &'a [u8]) -> FlashRecord<'a> {
+    FlashRecord { hash: hash(number), key, value, flags: 1, kind: 2, expires: 3, cas: version }
 }
 
-pub fn put(flash: &Flash, number: u64, version: u64, len: usize) -> Put {
+pub fn put(flash: &Flash, number: u64, version: u64, len: usize) -> FlashPut {
     let value = value(number, version, len);
     flash.put(&record(number, version, &number.to_le_bytes(), &value), true)
 }
@@ -69,14 +69,14 @@ fn items_of_a_file_are_there_after_a_restart_and_those_that_are_gone_are_not() {
         let options = || Options { path: path.clone(), calls, seed: 7, ..options(6) };
         let (flash, recovered) = Flash::open(options()).unwrap();
         assert!(recovered.is_new && flash.seed() == 7);
-        assert!((0..200).all(|n| put(&flash, n, 1, 100 + n as usize) == Put::Taken));
-        assert_eq!(put(&flash, 5, 2, 100), Put::Kept);
+        assert!((0..200).all(|n| put(&flash, n, 1, 100 + n as usize) == FlashPut::Taken));
+        assert_eq!(put(&flash, 5, 2, 100), FlashPut::Kept);
         assert!((0..200).all(|n| read(&flash, n) == Some(1)), "some wait, some are written");
         flash.sync().unwrap();
         assert!((0..200).all(|n| read(&flash, n) == Some(1)));
         assert_eq!(flash.read(hash(3), b"another key").unwrap(), None);
         assert!((0..50).all(|n| flash.forget(hash(n))) && !flash.forget(hash(0)));
-        assert_eq!(put(&flash, 0, 3, 100), Put::Taken);
+        assert_eq!(put(&flash, 0, 3, 100), FlashPut::Taken);
         let stats = flash.stats();
         assert!(stats.items == 151 && stats.written_bytes > 200 * 100 && stats.read_errors == 0);
         assert!(matches!(Flash::open(options()), Err(Error::Io { source, .. })
@@ -87,7 +87,7 @@ fn items_of_a_file_are_there_after_a_restart_and_those_that_are_gone_are_not() {
         assert_eq!((flash.seed(), read(&flash, 0), read(&flash, 1)), (7, Some(3), None));
         assert!((50..200).all(|n| read(&flash, n) == Some(1)));
         flash.forget_all();
-        assert_eq!((read(&flash, 60), put(&flash, 60, 4, 10)), (None, Put::Taken));
+        assert_eq!((read(&flash, 60), put(&flash, 60, 4, 10)), (None, FlashPut::Taken));
         drop(flash);
         let (flash, recovered) = Flash::open(options()).unwrap();
         assert_eq!((recovered.items, read(&flash, 60)), (1, Some(4)));
@@ -121,7 +121,7 @@ fn the_oldest_items_make_room_and_those_that_were_read_stay() {
     let (flash, _) = Flash::open_on(Box::new(device.clone()), options(8)).unwrap();
     let len = 60_000;
     for n in 0..400 {
-        while put(&flash, n, 1, len) == Put::Dropped {
+        while put(&flash, n, 1, len) == FlashPut::Dropped {
             std::thread::yield_now();
         }
         if n % 3 == 0 {
@@ -152,7 +152,7 @@ fn a_region_that_fails_is_used_no_more_and_costs_nothing_else() {
         device.fail_writes(region(2)..region(3), errno);
         let (flash, _) = Flash::open_on(Box::new(device.clone()), options(9)).unwrap();
         for n in 0..45 {
-            assert_eq!(put(&flash, n, 1, 60_000), Put::Taken);
+            assert_eq!(put(&flash, n, 1, 60_000), FlashPut::Taken);
             flash.sync().unwrap();
         }
         assert!((0..45).all(|n| read(&flash, n) == Some(1)));
@@ -178,7 +178,7 @@ fn a_device_that_takes_no_writes_is_said_to_have_failed_and_is_asked_no_more() {
     put(&flash, 0, 1, 100);
     flash.sync().unwrap();
     device.fail_writes(0..u64::MAX, EIO);
-    let mut last = Put::Taken;
+    let mut last = FlashPut::Taken;
     for n in 1..100 {
         last = put(&flash, n, 1, 60_000);
         if flash.sync().is_err() {
@@ -187,7 +187,7 @@ fn a_device_that_takes_no_writes_is_said_to_have_failed_and_is_asked_no_more() {
     }
     let stats = flash.stats();
     assert!(stats.is_failed && stats.dropped > 0, "{last:?}, {stats:?}");
-    assert_eq!(put(&flash, 1000, 1, 100), Put::Dropped);
+    assert_eq!(put(&flash, 1000, 1, 100), FlashPut::Dropped);
     assert!(matches!(flash.sync(), Err(Error::Failed { .. })));
     // Its region was to make room for what was tried later.
     assert!(flash.read(hash(0), &0_u64.to_le_bytes()).is_ok());
@@ -218,7 +218,7 @@ fn nothing_waits_for_a_device_that_does_not_answer() {
     put(&flash, 0, 1, 100);
     flash.sync().unwrap();
     device.hold(true);
-    let taken = (1..100).filter(|n| put(&flash, *n, 1, 60_000) == Put::Taken).count();
+    let taken = (1..100).filter(|n| put(&flash, *n, 1, 60_000) == FlashPut::Taken).count();
     assert!((4..=6).contains(&taken), "{taken}");
     assert!(flash.contains(hash(1)) && flash.forget(hash(1)) && !flash.contains(hash(1)));
     let (done, results) = mpsc::channel();
@@ -247,7 +247,7 @@ fn more_is_forgotten_than_can_be_noted_and_then_all_is() {
     let options = || Options { index_bytes, ..options(12) };
     let (flash, _) = Flash::open_on(Box::new(device.clone()), options()).unwrap();
     for n in 0..80_000 {
-        while put(&flash, n, 1, 8) == Put::Dropped {
+        while put(&flash, n, 1, 8) == FlashPut::Dropped {
             std::thread::yield_now();
         }
     }
@@ -270,7 +270,7 @@ fn what_is_forgotten_is_written_when_it_is_much_and_nothing_else_goes() {
     let (flash, _) =
         Flash::open_on(Box::new(device), Options { index_bytes: 8 << 20, ..options(12) }).unwrap();
     for n in 0..80_000 {
-        while put(&flash, n, 1, 8) == Put::Dropped {
+        while put(&flash, n, 1, 8) == FlashPut::Dropped {
             std::thread::yield_now();
         }
     }
@@ -304,8 +304,8 @@ fn what_a_lost_batch_says_to_be_gone_does_not_come_back() {
     device.hold(true);
     assert!(flash.forget(hash(0)));
     // One batch says so, which is given up, and one waits behind it.
-    assert_eq!(put(&flash, 1, 1, 20_000), Put::Taken);
-    assert_eq!(put(&flash, 2, 1, 20_000), Put::Taken);
+    assert_eq!(put(&flash, 1, 1, 20_000), FlashPut::Taken);
+    assert_eq!(put(&flash, 2, 1, 20_000), FlashPut::Taken);
     device.fail_writes(region(0)..region(3), EIO);
     device.hold(false);
     flash.sync().unwrap();
