@@ -4,6 +4,9 @@
 pub const REGION_BYTES: u64 = 16 << 20;
 /// Bytes before the first region: the superblock and its copy.
 pub const HEAD_BYTES: u64 = 64 << 10;
+/// Bytes that must be zero where a log is made: file systems have their marks there, the last one
+/// behind 64 KiB.
+pub const FOREIGN_BYTES: u64 = 128 << 10;
 /// Fewest bytes of a batch, but for one that has waited for [`FLUSH_AFTER_MS`].
 pub const BATCH_BYTES: usize = 256 << 10;
 /// The same on disks that turn, where each batch costs a seek.

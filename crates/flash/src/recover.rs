@@ -4,7 +4,7 @@
 //! on from there. A region is believed only if every later one is whole: what a lost one has said
 //! to be gone would come back.
 
-use crate::constants::{HEAD_BYTES, JOURNAL_ENTRIES};
+use crate::constants::{FOREIGN_BYTES, HEAD_BYTES, JOURNAL_ENTRIES};
 use crate::device::{self, FlashDevice};
 use crate::error::{Error, Result};
 use crate::index::{Index, IndexWord};
@@ -56,7 +56,7 @@ struct RegionCandidate {
 
 /// The superblock of a device, if it has one.
 pub(crate) fn read_superblock(device: &dyn FlashDevice) -> Result<Option<FlashSuperblock>> {
-    let mut bytes = AlignedBytes::zeroed(2 * BLOCK_BYTES);
+    let mut bytes = AlignedBytes::zeroed(FOREIGN_BYTES as usize);
     device::read(device, 0, &mut bytes).map_err(Error::io("reading the superblock"))?;
     superblock_in(&bytes)
 }
@@ -70,8 +70,7 @@ pub(crate) fn check_file(path: &Path, wanted: &WantedLog) -> Result<()> {
     let what = format!("reading {}", path.display());
     let mut head = Vec::new();
     let file = files::open_regular(path).map_err(Error::io(what.clone()))?;
-    let bytes = 2 * BLOCK_BYTES as u64;
-    file.take(bytes).read_to_end(&mut head).map_err(Error::io(what))?;
+    file.take(FOREIGN_BYTES).read_to_end(&mut head).map_err(Error::io(what))?;
     match superblock_in(&head)? {
         Some(superblock) => wanted.check(&superblock),
         None => Ok(()),
@@ -80,11 +79,11 @@ pub(crate) fn check_file(path: &Path, wanted: &WantedLog) -> Result<()> {
 
 /// The newer of both copies in the first two blocks; an error if something else is there.
 fn superblock_in(head: &[u8]) -> Result<Option<FlashSuperblock>> {
-    let blocks = head.chunks_exact(BLOCK_BYTES);
+    let blocks = head.chunks_exact(BLOCK_BYTES).take(2);
     let newest =
         blocks.filter_map(FlashSuperblock::read).max_by_key(|superblock| superblock.version);
     if newest.is_none() && head.iter().any(|byte| *byte != 0) {
-        return Err(Error::Foreign { bytes: 2 * BLOCK_BYTES as u64 });
+        return Err(Error::Foreign { bytes: FOREIGN_BYTES });
     }
     Ok(newest)
 }

@@ -102,6 +102,12 @@ fn what_is_not_its_own_or_of_another_size_is_refused_and_stays() {
     let open = |regions| Flash::open(Options { path: path.clone(), ..options(regions) });
     assert!(matches!(open(6), Err(Error::Foreign { .. })));
     assert_eq!(std::fs::read(&path).unwrap(), b"somebody's letters");
+    // As some file systems begin.
+    let mut late = vec![0; 65_536];
+    late.extend_from_slice(b"_BHRfS_M");
+    std::fs::write(&path, &late).unwrap();
+    assert!(matches!(open(6), Err(Error::Foreign { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), late);
     std::fs::remove_file(&path).unwrap();
     drop(open(6).unwrap());
     let len = || path.metadata().unwrap().len();
