@@ -1,6 +1,6 @@
 //! The process dies, or the power goes, at each write: what is found then was true at that moment.
 
-use crate::device::{Crash, TestDevice};
+use crate::device::{Crash, Random, TestDevice};
 use crate::{REGION_BYTES, hash, image, options, put, read, record, value};
 use rackpool_flash::constants::HEAD_BYTES;
 use rackpool_flash::{Error, Flash, FlashPut, Options};
@@ -14,18 +14,6 @@ const STEPS: u64 = 500;
 /// Of a store: more than fit without emptying regions.
 const STORE_STEPS: u64 = 240;
 const REGIONS: u64 = 7;
-
-/// A small generator; the same numbers each time.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 /// Steps that a client takes, by a seed.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +151,56 @@ fn a_block_that_is_damaged_after_the_end_brings_nothing_back() {
     }
     println!("{whole} items, with a damaged block {counts:?}");
     assert!(whole > 5 && counts.contains(&whole) && counts.contains(&0));
+}
+
+#[test]
+fn reads_and_writes_that_fail_now_and_then_bring_nothing_back() {
+    let folder = TemporaryDir::new(&std::env::temp_dir(), "flash").unwrap();
+    let (journal, kept) = (folder.path().join("journal"), folder.path().join("kept"));
+    let with_journal = |path: &Path| Options { journal: Some(path.into()), ..options(24) };
+    for seed in 1..=6 {
+        let _ = std::fs::remove_file(&journal);
+        let device = TestDevice::new(image(24));
+        let (flash, _) = Flash::open_on(Box::new(device.clone()), with_journal(&journal)).unwrap();
+        device.fail_now_and_then(seed);
+        let (mut versions, mut random, mut hits) = (versions(&[]), Random(seed + 100), 0);
+        for step in steps(seed) {
+            match step {
+                Step::Leave(key) => drop(put(&flash, key, versions[&key], 30_000)),
+                Step::Change(key) => {
+                    flash.forget(hash(key));
+                    *versions.get_mut(&key).unwrap() += 1;
+                }
+                Step::Flush => {
+                    flash.forget_all();
+                    versions.values_mut().for_each(|version| *version += 1);
+                }
+                Step::Sync => drop(flash.sync()),
+            }
+            let key = random.below(KEYS);
+            if let Ok(Some(item)) = flash.read(hash(key), &key.to_le_bytes()) {
+                assert_eq!(item.cas, versions[&key], "seed {seed}");
+                hits += 1;
+            }
+        }
+        println!("seed {seed}: {hits} hits, {:?}", flash.stats());
+        assert!(hits > 50 && flash.stats().write_errors > 0 && flash.stats().read_errors > 0);
+        // Killed, or closed in order.
+        std::fs::copy(&journal, &kept).unwrap();
+        let killed = TestDevice::new(device.image());
+        device.heal();
+        drop(flash);
+        for (what, device, journal) in [("killed", killed, &kept), ("closed", device, &journal)] {
+            let (flash, recovered) =
+                Flash::open_on(Box::new(device), with_journal(journal)).unwrap();
+            println!("{what}: {recovered:?}");
+            for key in 0..KEYS {
+                let found = read(&flash, key);
+                let is_right = found.is_none_or(|version| version == versions[&key]);
+                assert!(is_right, "seed {seed}, {what}, {key}: {found:?}, {}", versions[&key]);
+            }
+        }
+    }
 }
 
 #[test]

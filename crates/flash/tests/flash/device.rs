@@ -11,6 +11,19 @@ use std::sync::{Arc, Condvar, Mutex};
 const BLOCK: usize = 4096;
 const EIO: i32 = 5;
 
+/// A small generator; the same numbers each time.
+#[derive(Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
 /// What is left when the process dies, or the power goes.
 #[derive(Clone, Debug)]
 pub struct Crash {
@@ -34,6 +47,8 @@ struct State {
     /// Places where writes fail, how, and whether they are done all the same.
     bad_writes: Vec<(Range<u64>, i32, bool)>,
     bad_reads: Vec<Range<u64>>,
+    /// Fails now and then by these numbers.
+    failures: Option<Random>,
     /// Files that are copied at the death, from and to.
     copied: Option<(PathBuf, PathBuf)>,
 }
@@ -74,6 +89,11 @@ impl TestDevice {
         self.state.lock().unwrap().bad_writes.push((at, errno, false));
     }
 
+    /// Some writes, of which half are done, and some reads fail from now on.
+    pub fn fail_now_and_then(&self, seed: u64) {
+        self.state.lock().unwrap().failures = Some(Random(seed));
+    }
+
     /// They are said to fail, and are done.
     pub fn fail_writes_that_are_done(&self, at: Range<u64>) {
         self.state.lock().unwrap().bad_writes.push((at, EIO, true));
@@ -85,7 +105,7 @@ impl TestDevice {
 
     pub fn heal(&self) {
         let mut state = self.state.lock().unwrap();
-        (state.bad_writes, state.bad_reads) = Default::default();
+        (state.bad_writes, state.bad_reads, state.failures) = Default::default();
     }
 
     /// Transfers wait from now on, or no more.
@@ -107,15 +127,22 @@ fn overlaps(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl State {
+    /// Whether the next one of so many fails; then whether it is done all the same.
+    fn failure(&mut self, of: u64) -> Option<bool> {
+        let random = self.failures.as_mut()?;
+        (random.below(of) == 0).then(|| random.below(2) == 0)
+    }
+
     fn write(&mut self, offset: u64, from: &[u8], steps: &AtomicU64) -> io::Result<()> {
         let place = offset..offset + from.len() as u64;
         if self.crash.is_some() {
             return Err(io::Error::from_raw_os_error(EIO));
         }
         let bad = self.bad_writes.iter().find(|(bad, ..)| overlaps(bad, &place));
-        if let Some((_, errno, is_done)) = bad {
-            let errno = *errno;
-            if *is_done {
+        let bad = bad.map(|(_, errno, is_done)| (*errno, *is_done));
+        let bad = bad.or_else(|| self.failure(20).map(|is_done| (EIO, is_done)));
+        if let Some((errno, is_done)) = bad {
+            if is_done {
                 let start = offset as usize;
                 self.image[start..start + from.len()].copy_from_slice(from);
             }
@@ -168,7 +195,8 @@ impl FlashDevice for TestDevice {
                 Buffer::Write(from) => state.write(offset, from, &self.steps),
                 Buffer::Read(to) => {
                     let place = offset..offset + to.len() as u64;
-                    if state.bad_reads.iter().any(|bad| overlaps(bad, &place)) {
+                    let fails = state.failure(30).is_some();
+                    if fails || state.bad_reads.iter().any(|bad| overlaps(bad, &place)) {
                         Err(io::Error::from_raw_os_error(EIO))
                     } else {
                         let start = offset as usize;
