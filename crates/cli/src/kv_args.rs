@@ -322,7 +322,7 @@ pub struct KvArgs {
     pub value_tier_near: Option<u64>,
     /// Items that leave memory go to this file or block device and come back when they are asked
     /// for; with &admit=all also those that were never asked for. Its index takes memory beside
-    /// --memory, 10 MiB a GiB (&index=BYTES)
+    /// --memory, 14 MiB a GiB (less by &index=BYTES)
     #[arg(long, value_name = "PATH?size=BYTES", value_parser = parse_flash)]
     pub flash: Option<FlashArgs>,
     /// Connections at once
