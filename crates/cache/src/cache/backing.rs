@@ -294,9 +294,12 @@ impl Cache {
         }
     }
 
-    /// What a backing store counts, if there is one.
+    /// What a backing store counts, if there is one, and whether it serves database 0 now.
     pub fn backing_counts(&self) -> Vec<(&'static str, u64)> {
-        self.backing.as_ref().map_or(Vec::new(), |backing| backing.store.counts())
+        let Some(backing) = &self.backing else { return Vec::new() };
+        let mut counts = backing.store.counts();
+        counts.push(("flash_open", backing.is_open().into()));
+        counts
     }
 
     fn is_database_0_plain(&self) -> bool {
@@ -452,7 +455,7 @@ mod tests {
     fn a_database_that_has_another_space_has_nothing_behind_it() {
         let (cache, store) = filled(10_000);
         cache.swap_databases(0, 3, NOW);
-        assert!(store.items().is_empty());
+        assert!(store.items().is_empty() && cache.backing_counts() == [("flash_open", 0)]);
         let first = cache.in_database(0);
         for number in 0..10_000_u32 {
             first.set(&key(number), &[2; 1000], 0, 0, NOW).unwrap();
@@ -462,7 +465,7 @@ mod tests {
         for number in 0..10_000_u32 {
             cache.set(&key(number), &[3; 1000], 0, 0, NOW).unwrap();
         }
-        assert!(!store.items().is_empty());
+        assert!(!store.items().is_empty() && cache.backing_counts() == [("flash_open", 1)]);
     }
 
     #[test]
