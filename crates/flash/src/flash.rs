@@ -2,7 +2,7 @@
 
 use crate::admission::{FlashAdmission, Ghosts};
 use crate::constants::{
-    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FORGOTTEN_BATCH, FREE_REGIONS,
+    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FORGOTTEN_BATCH, FREE_REGIONS, HEAD_BYTES,
     RECORD_BYTES_MAX, STORE_PERCENT,
 };
 use crate::device::FlashDevice;
@@ -97,7 +97,7 @@ impl Flash {
         let index = Index::new(options.index_bytes).map_err(Error::io("memory for the index"))?;
         let found = recover::open(&*device, &options.wanted(), &mut journal, &index)?;
         let superblock = found.superblock.expect("an opened log has one");
-        let regions = found.live.len() + found.free.len();
+        let regions = (options.bytes - HEAD_BYTES) / options.region_bytes;
         let forgotten = journal.logged();
         let shared = Arc::new(FlashShared {
             device,

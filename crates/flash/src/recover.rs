@@ -46,6 +46,10 @@ pub(crate) struct FoundLog {
     pub recovered: FlashRecovered,
 }
 
+/// Between the numbers of regions of two processes: more than there are regions whose numbers
+/// cannot be read.
+const SEQUENCE_STEP: u64 = 1 << 32;
+
 /// A region as its first header says.
 #[derive(Clone, Copy, Debug)]
 struct RegionCandidate {
@@ -161,7 +165,9 @@ pub(crate) fn open(
                 displaced: Vec::new(),
             };
             let mut found = reader.read_log(start)?;
-            let oldest = found.live.front().map_or(start, |region| region.extent.sequence);
+            // What is not believed now is not later either, if it can be read then.
+            let none = if is_store { start } else { found.next_sequence };
+            let oldest = found.live.front().map_or(none, |region| region.extent.sequence);
             if has_journal {
                 take_over(journal, index, reader.forgotten);
                 journal.set_start(oldest);
@@ -249,25 +255,31 @@ impl LogReader<'_> {
     }
 
     fn read_log(&mut self, start: u64) -> Result<FoundLog> {
-        let mut candidates = self.candidates();
+        let (mut candidates, unreadable) = self.candidates();
         candidates.sort_unstable_by_key(|candidate| candidate.sequence);
         let FlashSuperblock { is_clean, end, .. } = *self.superblock;
         let end = is_clean.then_some(end);
         let newest = candidates.last().map_or(0, |newest| newest.sequence);
         let newest = newest.max(end.map_or(0, |end| end.sequence));
-        let next_sequence = (newest + 1).max(start);
+        let next_sequence = (newest + SEQUENCE_STEP).max(start);
         let mut chain = chain_of(&candidates, start, end);
+        let mut missing = end;
+        if end.is_none() && !unreadable.is_empty() {
+            // One of them may be the newest one.
+            chain.clear();
+            missing = Some(RegionExtent { sequence: next_sequence - 1, bytes: 0 });
+        }
         // What the oldest region that is believed says of the one before it; the end that is
         // missing, of which nothing before is believed.
-        let mut before = end.filter(|_| chain.is_empty()).unwrap_or_default();
+        let mut before = missing.filter(|_| chain.is_empty()).unwrap_or_default();
         let mut live = VecDeque::new();
         let mut buffer = AlignedBytes::zeroed(self.wanted.region_bytes as usize);
         while let Some((candidate, bytes)) = chain.pop() {
             if live.is_empty() {
                 before = candidate.previous;
             }
-            let extent = self.read_region(&candidate, bytes, &mut buffer);
-            if bytes.is_some_and(|bytes| bytes != extent.bytes) {
+            let (extent, is_whole) = self.read_region(&candidate, bytes, &mut buffer);
+            if !is_whole || bytes.is_some_and(|bytes| bytes != extent.bytes) {
                 // It is not whole: neither it nor anything before it is believed.
                 self.index.clear();
                 live.clear();
@@ -289,35 +301,42 @@ impl LogReader<'_> {
             let sequence = before.sequence + 1;
             return Err(Error::Damaged { sequence, regions: dropped_regions });
         }
-        let is_free = |region: &u32| live.iter().all(|live: &LogRegion| live.region != *region);
+        let is_free = |region: &u32| {
+            live.iter().all(|live: &LogRegion| live.region != *region)
+                && !unreadable.contains(region)
+        };
         let free = (0..self.wanted.regions()).filter(is_free).collect();
         let recovered = FlashRecovered { regions, dropped_regions, ..FlashRecovered::default() };
         Ok(FoundLog { superblock: None, live, free, next_sequence, recovered })
     }
 
-    /// All regions that bear a batch of this log.
-    fn candidates(&self) -> Vec<RegionCandidate> {
+    /// All regions that bear a batch of this log, and those of which that cannot be read.
+    fn candidates(&self) -> (Vec<RegionCandidate>, Vec<u32>) {
         let mut block = AlignedBytes::zeroed(BLOCK_BYTES);
-        let mut candidates = Vec::new();
+        let (mut candidates, mut unreadable) = (Vec::new(), Vec::new());
         for region in 0..self.wanted.regions() {
-            let read = device::read(self.device, self.region_at(region), &mut block);
+            if device::read(self.device, self.region_at(region), &mut block).is_err() {
+                unreadable.push(region);
+                continue;
+            }
             // Only the first block was read: the length of the batch is checked later.
             let header = BatchHeader::read_first(&block, self.superblock.identity);
-            if let (Ok(()), Some(header)) = (read, header) {
+            if let Some(header) = header {
                 let (sequence, previous) = (header.sequence, header.previous);
                 candidates.push(RegionCandidate { region, sequence, previous });
             }
         }
-        candidates
+        (candidates, unreadable)
     }
 
-    /// Reads a region into the index, up to `bytes` or, of the newest, as far as it is whole.
+    /// Reads a region into the index, up to `bytes` or, of the newest, as far as it is whole;
+    /// whether nothing is missing in its midst.
     fn read_region(
         &mut self,
         candidate: &RegionCandidate,
         bytes: Option<u32>,
         buffer: &mut AlignedBytes,
-    ) -> RegionExtent {
+    ) -> (RegionExtent, bool) {
         let mut extent = RegionExtent { sequence: candidate.sequence, bytes: 0 };
         let at = self.region_at(candidate.region);
         let len = self.wanted.region_bytes as usize;
@@ -325,7 +344,7 @@ impl LogReader<'_> {
         if !upto.is_multiple_of(BLOCK_BYTES)
             || device::read(self.device, at, &mut buffer[..upto]).is_err()
         {
-            return extent;
+            return (extent, false);
         }
         while (extent.bytes as usize) < upto {
             let here = &buffer[extent.bytes as usize..upto];
@@ -353,7 +372,13 @@ impl LogReader<'_> {
             self.forgotten = self.forgotten.max(header.forgotten);
             extent.bytes += header.bytes;
         }
-        extent
+        // Batches are written one after the other: of what was torn none is behind it.
+        let mut behind = (extent.bytes as usize..upto).step_by(BLOCK_BYTES).skip(1);
+        let is_whole = behind.all(|at| {
+            let header = BatchHeader::read(&buffer[at..upto], self.superblock.identity, at as u32);
+            header.is_none_or(|header| header.sequence != extent.sequence)
+        });
+        (extent, is_whole)
     }
 }
 

@@ -204,6 +204,64 @@ fn reads_and_writes_that_fail_now_and_then_bring_nothing_back() {
 }
 
 #[test]
+fn what_cannot_be_read_at_the_start_is_not_believed_by_a_later_process_either() {
+    let folder = TemporaryDir::new(&std::env::temp_dir(), "flash").unwrap();
+    let [journal, first, second, third] =
+        ["journal", "first", "second", "third"].map(|name| folder.path().join(name));
+    let with_journal = |path: &Path| Options { journal: Some(path.into()), ..options(REGIONS) };
+    let steps = steps(4);
+    let device = TestDevice::new(image(REGIONS));
+    let (flash, _) = Flash::open_on(Box::new(device.clone()), with_journal(&journal)).unwrap();
+    run(&flash, &device, &steps);
+    flash.sync().unwrap();
+    // Killed.
+    std::fs::copy(&journal, &first).unwrap();
+    let (image, versions) = (device.image(), versions(&steps));
+    drop(flash);
+    let mut all_found = Vec::new();
+    for region in 0..REGIONS {
+        for part in [0, REGION_BYTES / 8] {
+            let at = HEAD_BYTES + region * REGION_BYTES + part;
+            std::fs::copy(&first, &second).unwrap();
+            let device = TestDevice::new(image.clone());
+            device.fail_reads(at..at + 1);
+            let (flash, _) =
+                Flash::open_on(Box::new(device.clone()), with_journal(&second)).unwrap();
+            let mut found = 0;
+            for (key, version) in &versions {
+                if let Ok(Some(item)) = flash.read(hash(*key), &key.to_le_bytes()) {
+                    assert_eq!(item.cas, *version, "region {region}, {part}");
+                    found += 1;
+                }
+            }
+            all_found.push(found);
+            // All change, and it is killed before anything is written.
+            for key in versions.keys() {
+                flash.forget(hash(*key));
+            }
+            std::fs::copy(&second, &third).unwrap();
+            let left = TestDevice::new(device.image());
+            drop(flash);
+            let (flash, _) = Flash::open_on(Box::new(left), with_journal(&third)).unwrap();
+            for key in versions.keys() {
+                assert_eq!(read(&flash, *key), None, "region {region}, {part}");
+            }
+        }
+    }
+    println!("{all_found:?}");
+    assert!(all_found.contains(&0) && all_found.iter().any(|found| *found > 5));
+    // Nor does damage bring anything back.
+    let first_block = HEAD_BYTES as usize / 4096;
+    for block in (first_block..image.len() / 4096).step_by(29) {
+        let mut damaged = image.clone();
+        damaged[block * 4096 + 24] ^= 0x55;
+        std::fs::copy(&first, &second).unwrap();
+        let crash = Crash { image: damaged, steps: STEPS };
+        check(&crash, &steps, with_journal(&second), &format!("block {block}"));
+    }
+}
+
+#[test]
 fn without_its_journal_a_cache_that_did_not_end_in_order_begins_empty() {
     let device = TestDevice::new(image(REGIONS));
     let (flash, _) = Flash::open_on(Box::new(device.clone()), options(REGIONS)).unwrap();
