@@ -138,3 +138,5 @@ pub const SCRIPT_STACK_BYTES: usize = 8 << 20;
 /// Threads for what takes long, which sleep as a rule: scripts of 5 s on all but one of them leave
 /// one for the transactions and scripts of others.
 pub const LONG_THREADS: usize = 4;
+/// Items of one command that come back from behind memory; what more there is is a miss.
+pub const FETCH_KEYS_MAX: usize = 128;

@@ -25,6 +25,7 @@
 //! - [`herd`]: the fast path to a cache for processes of the same host or of others.
 //! - `pool_tier` (the feature `pool-tier`), [`numa_tier`]: a pool's memory, or that of other nodes
 //!   of this host, for the cache's long values.
+//! - `flash_tier` (the feature `flash`): a file or block device for items that leave memory.
 //! - [`clock`]: the times by which items expire.
 //!
 //! [`herd`] knows nothing of [`front`], which starts its servers and shows its counters; the cache
@@ -36,6 +37,8 @@ mod cache;
 pub mod clock;
 pub mod constants;
 mod decimal;
+#[cfg(feature = "flash")]
+pub mod flash_tier;
 #[cfg(feature = "front")]
 pub mod front;
 pub mod hashes;
@@ -47,10 +50,10 @@ pub mod pool_tier;
 pub use rackpool_core::bandwidth_split::Bandwidths;
 
 pub use cache::{
-    Cache, Copied, CopyTarget, DATABASES_MAX, Division, Entry, Error, EvictedItem, FarMemory,
-    HashEntry, HashStream, HashValue, Item, KEY_BYTES_MAX, Meta, Millis, Mode, Options,
-    PARTITIONS_MAX, PartitionShare, Pinned, Policy, Put, ReadCost, Recovered, Result, Reuse,
-    ReuseSampler, Section, SectionKeys, Speeds, Stats, StoredWith, Tier, TierConfig, TierError,
-    TierRule, Tiering, Timeline, Touched, VALUE_BYTES_MAX, Watch, Writer, at_wall, far_bytes_in,
-    partitions_for, wall_of,
+    BackingStore, Cache, Copied, CopyTarget, DATABASES_MAX, Division, Entry, Error, EvictedItem,
+    FarMemory, FetchDone, HashEntry, HashStream, HashValue, Item, KEY_BYTES_MAX, KeptItem,
+    KeptWith, LeavingItem, Meta, Millis, Mode, Options, PARTITIONS_MAX, PartitionShare, Pinned,
+    Policy, Put, ReadCost, Recovered, Result, Reuse, ReuseSampler, Section, SectionKeys, Speeds,
+    Stats, StoredWith, Tier, TierConfig, TierError, TierRule, Tiering, Timeline, Touched,
+    VALUE_BYTES_MAX, Watch, Writer, at_wall, far_bytes_in, partitions_for, wall_of,
 };

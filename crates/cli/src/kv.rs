@@ -10,7 +10,7 @@ use crate::kv_files::{check_file_system, kept_bytes, values_path};
 use crate::memory_speeds::MemorySpeeds;
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
 use crate::tiers_advise::Query;
-use crate::{kv_config, kv_switch, kv_tiering, tiers, tiers_advise};
+use crate::{kv_config, kv_flash, kv_switch, kv_tiering, tiers, tiers_advise};
 use rackpool_cache::front::{
     ListenConfig, Server, Settings, StartError, Tls, check_socket, read_password, read_users,
 };
@@ -23,6 +23,7 @@ use rackpool_cache::{
 };
 use rackpool_fabric::FabricError;
 use rackpool_fabric::secret::Secret;
+use rackpool_flash::Flash;
 use rackpool_mem::memory::HostMemory;
 use rackpool_mem::numa::{GRAIN_BYTES_MAX, NumaError, Placement};
 use rackpool_stats::format::Unit;
@@ -184,7 +185,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     check_addresses(args)?;
     let advice_query = advice_query(args)?;
     // Last, since it may make a file.
-    let cache = cache(args, threads)?;
+    let (cache, flash) = cache(args, threads)?;
     let settings = Settings {
         threads,
         connections_max: args.max_connections as usize,
@@ -225,6 +226,9 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
     info!(target: "kv", "{why}: stopping");
     server.stop();
+    if let Some(flash) = flash {
+        kv_flash::close(&flash);
+    }
     if let Some((code, reason)) = server.failure() {
         return Err(Failure::new(code, reason));
     }
@@ -318,9 +322,22 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
+/// The cache, and what lies behind its memory.
+fn cache(args: &KvArgs, threads: usize) -> Result<(Cache, Option<Arc<Flash>>)> {
     // A client that chooses keys must not be able to choose their buckets as well.
     let seed = rackpool_mem::process::random_u64();
+    let seed = seed.map_err(|error| Failure::io("the system's random numbers", &error))?;
+    let Some(flash) = &args.flash else { return Ok((cache_in_memory(args, threads, seed)?, None)) };
+    if args.policy.mode == Mode::Store {
+        let why = "--flash takes items that are evicted: give another --policy than noeviction";
+        return Err(Failure::usage(why));
+    }
+    let flash = kv_flash::open(flash, seed)?;
+    let cache = cache_in_memory(args, threads, flash.seed())?;
+    Ok((kv_flash::behind(cache, &flash)?, Some(flash)))
+}
+
+fn cache_in_memory(args: &KvArgs, threads: usize, seed: u64) -> Result<Cache> {
     if args.lossy_index && args.policy.mode == Mode::Store {
         let why = "--lossy-index loses items: give another --policy than noeviction";
         return Err(Failure::usage(why));
@@ -333,7 +350,7 @@ fn cache(args: &KvArgs, threads: usize) -> Result<Cache> {
         memory: args.memory,
         policy: args.policy.policy,
         mode: args.policy.mode,
-        seed: seed.map_err(|error| Failure::io("the system's random numbers", &error))?,
+        seed,
         // One thread shares with no other.
         shared_reads: threads > 1,
         placement: dealt_to(args).cloned(),

@@ -1,5 +1,6 @@
 //! The command `kv` as data.
 
+use crate::kv_flash::{FlashArgs, parse_flash};
 use crate::values::{parse_listen, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
@@ -114,6 +115,11 @@ here: by --profile, else measured at the start, which takes a moment; reads of a
 which do is decided for each by its length and by how often it is read. Copies take up to
 --value-tier-near, beside --memory; stats has tier_promotions, tier_near_hits, tier_near_bytes,
 tier_bytes_read.
+With --flash items that are evicted go to a file or a block device, if they were read or leave once
+more, and come back when they are asked for: the command waits for them, other clients do not. So
+they do after a restart and after a kill; what was changed, removed or flushed does not. Strings of
+database 0 alone; within MULTI, in scripts and by HERD only what is in memory is found. A PATH.gone
+beside the file says what is gone. stats and INFO have flash_items and more.
 Where the machine has memory nodes without processors, as those of CXL memory are, --tiering data is
 the default (--tiering dram: not), with as much memory there if they have it to give, and a --warm
 file was not made without; the log says so at the start.
@@ -164,6 +170,7 @@ Examples:
   rackpool kv --memory 4g --resp 6379 --tiering dram:numa:1 --far-memory 64g
                                                                redis-cli config set tiering data
   rackpool kv --memory 4g --resp 6379 --metrics 9402 --advise --profile profile.json
+  rackpool kv --memory 4g --resp 6379 --flash /flash/items?size=64g
   rackpool kv --memory 8g --resp 6379 --interleave numa:0=3,numa:1=1
   rackpool kv --memory 8g --memcached 11211 --items 40000000 --lossy-index
   rackpool kv --memory 1g --resp 6379 --pool 127.0.0.1:7400 --pool-memory 64g
@@ -313,6 +320,11 @@ pub struct KvArgs {
     /// Memory for these copies [default: an eighth of --memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "tier")]
     pub value_tier_near: Option<u64>,
+    /// Items that leave memory go to this file or block device and come back when they are asked
+    /// for; with &admit=all also those that were never asked for. Its index takes memory beside
+    /// --memory, 14 MiB a GiB (less by &index=BYTES)
+    #[arg(long, value_name = "PATH?size=BYTES", value_parser = parse_flash)]
+    pub flash: Option<FlashArgs>,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

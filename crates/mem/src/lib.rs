@@ -14,6 +14,8 @@ pub mod coroutine;
 #[cfg(not(feature = "modelled"))]
 pub mod counted;
 #[cfg(not(feature = "modelled"))]
+pub mod direct;
+#[cfg(not(feature = "modelled"))]
 pub mod emulation;
 #[cfg(not(feature = "modelled"))]
 pub mod event;

@@ -5,6 +5,7 @@
 
 mod census;
 
+use super::backing::OpenBacking;
 use super::key::PARTS;
 use super::layout::mix;
 use super::partition::SpaceSet;
@@ -14,7 +15,7 @@ use super::{Cache, Entry, LockedPartition, Millis, Result};
 use rackpool_core::seam::Mem;
 use rackpool_mem::window::Window;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Databases of a cache, at most.
 pub const DATABASES_MAX: usize = 16;
@@ -84,6 +85,8 @@ pub(super) struct Databases {
     version: AtomicU64,
     pub sections: Arc<Sections>,
     pub watches: Arc<Watches>,
+    /// What lies behind memory, once it is there.
+    pub backing: OnceLock<Arc<OpenBacking>>,
 }
 
 impl Databases {
@@ -93,8 +96,8 @@ impl Databases {
         if !map.left.is_empty() {
             partitions.iter().for_each(|part| part.lock().leave_spaces(map.left));
         }
-        let (version, sections, watches) = Default::default();
-        Databases { map: Mutex::new(map), version, sections, watches }
+        let (version, sections, watches, backing) = Default::default();
+        Databases { map: Mutex::new(map), version, sections, watches, backing }
     }
 
     fn lock(&self) -> MutexGuard<'_, DatabaseMap> {
@@ -135,6 +138,9 @@ impl Cache {
             cache.change_spaces(&[one, other], now, || {
                 let mut map = cache.databases.lock();
                 map.spaces.swap(usize::from(one), usize::from(other));
+                if one == 0 || other == 0 {
+                    cache.forget_all_behind();
+                }
                 cache.keep_map(&map);
             });
         });
@@ -149,6 +155,7 @@ impl Cache {
             // No thread sees a part of it: one that meets a flushed partition waits for its lock.
             let mut all: Vec<_> = cache.partitions.iter().map(LockedPartition::lock).collect();
             all.iter_mut().for_each(|partition| partition.flush());
+            cache.forget_all_behind();
         });
     }
 
@@ -167,11 +174,15 @@ impl Cache {
             self.keep_for_streams();
         }
         self.alone(|cache| {
+            let has_backing = cache.in_database(number).space == 0;
             cache.change_spaces(&[number], now, || {
                 while !cache.try_flush(usize::from(number)) {
                     cache.expire(now);
                 }
             });
+            if has_backing {
+                cache.forget_all_behind();
+            }
         });
     }
 
@@ -227,6 +238,9 @@ impl Cache {
     fn keep_map(&self, map: &DatabaseMap) {
         if let Some(file) = &self.file {
             map.write(&file.0);
+        }
+        if let Some(backing) = self.databases.backing.get() {
+            backing.set_open(map.spaces[0] == 0);
         }
         // Release: pairs with the Acquire in `Cache::databases_version`.
         self.databases.version.fetch_add(1, Ordering::Release);

@@ -28,7 +28,7 @@ pub struct StoredWith {
 }
 
 impl StoredWith {
-    fn fields(self, partition: &Partition, now: Millis) -> Fields {
+    pub(super) fn fields(self, partition: &Partition, now: Millis) -> Fields {
         let StoredWith { flags, expires, cas, has_binary_key } = self;
         Fields { has_binary_key, ..partition.fields_of(flags, expires, cas, now) }
     }
@@ -38,11 +38,11 @@ impl StoredWith {
 /// one.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    partition: MutexGuard<'a, Partition>,
-    key: Key<'a>,
-    hash: u64,
-    now: Millis,
-    found: Option<Found>,
+    pub(super) partition: MutexGuard<'a, Partition>,
+    pub(super) key: Key<'a>,
+    pub(super) hash: u64,
+    pub(super) now: Millis,
+    pub(super) found: Option<Found>,
 }
 
 impl<'a> Entry<'a> {
@@ -245,6 +245,7 @@ impl<'a> Entry<'a> {
 
     /// Removes the item; whether there was one.
     pub fn remove(&mut self) -> bool {
+        self.partition.forget_behind(self.hash);
         let Some(found) = self.found.take() else { return false };
         self.partition.remove(self.hash, found);
         self.partition.stats.removes += 1;
@@ -272,6 +273,8 @@ impl<'a> Entry<'a> {
 
     /// Marks the item for its readers; a put clears both marks.
     pub fn mark(&mut self, stale: bool, won: bool) {
+        // What lies behind memory has no marks.
+        self.partition.forget_behind(self.hash);
         self.change_slot(|slot| slot.set(Slot::STALE, stale).set(Slot::WON, won));
     }
 

@@ -195,6 +195,9 @@ impl Partition {
         let found = found.expect("a live item has an entry");
         if self.is_expired(pos, now) {
             self.stats.expired += 1;
+            if !self.segments.is_flushed(pos.unit()) {
+                self.forget_behind(hash);
+            }
             self.remove(hash, found);
             return None;
         }

@@ -11,11 +11,12 @@
 //!   made; `tier.rs`: values that lie elsewhere; `promotion.rs`: copies of these; `emulated.rs`:
 //!   far memory that this host has not; `reuse.rs`: hits by capacity; `touched.rs`: what a look-up
 //!   reads; `switch.rs`: in which memories items lie; `near_pages.rs`: pages that move for it;
-//!   `limit.rs`: how much of it is used.
+//!   `limit.rs`: how much of it is used; `backing.rs`: what lies behind memory.
 //!
 //! Source: HERD and MICA (index of cache lines, log, lossy and lossless), Segcache (segments of
 //! like expiry).
 
+mod backing;
 mod databases;
 mod division;
 mod draft;
@@ -50,6 +51,7 @@ mod touched;
 mod view;
 mod watch;
 
+pub use backing::{BackingStore, FetchDone, KeptItem, KeptWith, LeavingItem};
 pub use databases::DATABASES_MAX;
 pub use division::{Division, VALUE_BYTES_MAX, partitions_for};
 pub use entry::{Entry, StoredWith, Writer};
@@ -72,6 +74,7 @@ pub use touched::Touched;
 pub use view::{Copied, CopyTarget};
 pub use watch::Watch;
 
+use backing::OpenBacking;
 use databases::Databases;
 use evict::reads::{AllReads, ReadSamples, SAMPLED_READS};
 use item::Origin;
@@ -234,6 +237,7 @@ pub struct Cache {
     /// Look-ups without a lock.
     counters: Arc<LookupCounters>,
     reuse: Option<Arc<ReuseSampler>>,
+    backing: Option<Arc<OpenBacking>>,
     /// Values from this length on lie in another tier.
     far_bytes_min: u64,
     /// Bytes of near memory that may be used.
@@ -318,6 +322,7 @@ impl Cache {
             options: Arc::new(options),
             counters: Arc::default(),
             reuse,
+            backing: None,
             far_bytes_min: u64::MAX,
             file,
         }

@@ -18,6 +18,7 @@ pub(crate) use parts::{HashId, HashState, PACKED, ROOT};
 pub(crate) use spaces::{SpaceCounts, SpaceSet};
 pub(crate) use sweep::Abandoned;
 
+use super::backing::OpenBacking;
 use super::draft::{ItemDraft, PlacedItem, body_check, hash_of};
 use super::error::{Error, Result};
 use super::evict::evicted::EvictedItems;
@@ -76,6 +77,8 @@ pub(crate) struct Partition {
     pub watched: WatchedHashes,
     /// Whether stores are looked at, for one of both.
     pub is_observed: bool,
+    /// What lies behind memory.
+    pub backing: Option<Arc<OpenBacking>>,
     /// Reads since the last sample, and with how many the next one is due.
     pub unsampled: u32,
     pub sampled_reads: u32,
@@ -179,6 +182,7 @@ impl Partition {
             reuse: None,
             watched: WatchedHashes::default(),
             is_observed: false,
+            backing: None,
             unsampled: 0,
             sampled_reads: u32::MAX,
             round: Round::default(),
@@ -329,7 +333,11 @@ impl Partition {
 
     #[cold]
     fn expire_found(&mut self, hash: u64, found: Found) {
-        self.stats.expired += u64::from(!self.segments.is_flushed(found.1.pos().unit()));
+        if !self.segments.is_flushed(found.1.pos().unit()) {
+            self.stats.expired += 1;
+            // A clock that is set back must not bring it back.
+            self.forget_behind(hash);
+        }
         self.remove(hash, found);
     }
 

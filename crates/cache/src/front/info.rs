@@ -5,7 +5,7 @@ use super::core::Core;
 use super::counters::{CommandStats, Count};
 use super::resp::REDIS_VERSION;
 use super::shared::{Shared, UNIT_BYTES};
-use super::stats::{Pairs, cpu_seconds, pairs, resident_bytes, uptime_s};
+use super::stats::{Pairs, backing, cpu_seconds, pairs, resident_bytes, uptime_s};
 use crate::cache::DATABASES_MAX;
 use crate::constants::CENSUS_ITEMS;
 use rustix::system::{sysinfo, uname};
@@ -164,7 +164,7 @@ fn stats(core: &Core) -> Pairs {
     let cache = shared.cache_stats();
     let rate = *shared.rate.lock().unwrap_or_else(PoisonError::into_inner);
     let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1024.0);
-    pairs! {
+    let mut pairs = pairs! {
         "total_connections_received" => shared.count(Count::Accepted),
         "total_commands_processed" => shared.count(Count::Commands),
         "instantaneous_ops_per_sec" => rate.commands,
@@ -181,7 +181,9 @@ fn stats(core: &Core) -> Pairs {
         "total_error_replies" => shared.errors.all().values().sum::<u64>(),
         "client_output_buffer_limit_disconnections" => shared.count(Count::SlowReaders),
         "acl_access_denied_auth" => shared.count(Count::AuthErrors),
-    }
+    };
+    pairs.extend(backing(shared));
+    pairs
 }
 
 /// What was counted of the commands that were called.

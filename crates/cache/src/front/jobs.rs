@@ -8,11 +8,12 @@ use super::clients::ClientInfo;
 use super::core::{Core, Output};
 use super::redis::{CommandResult, RespCall, ResumePoint};
 use super::resp::Args;
+use super::shared::Shared;
 use rackpool_mem::process::monotonic_ns;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What is to be done; an error is the answer to the command.
 pub type Work = Box<dyn FnOnce(&mut Core, &mut ClientInfo) -> CommandResult + Send>;
@@ -75,6 +76,37 @@ impl Job {
     }
 }
 
+/// A job of threads that know no connections: it is done when all clones of this are dropped.
+pub struct JobEnd {
+    job: Arc<Job>,
+    shared: Arc<Shared>,
+}
+
+impl JobEnd {
+    /// One of the connection that this thread serves, and its end.
+    pub fn begin(core: &Core) -> (Arc<Job>, Arc<JobEnd>) {
+        let job = Arc::new(Job {
+            thread: core.thread,
+            held_bytes: 0,
+            state: Mutex::new(JobState::Running),
+            is_done: AtomicBool::new(false),
+            took_ns: AtomicU64::new(0),
+        });
+        let shared = Arc::clone(&core.shared);
+        (Arc::clone(&job), Arc::new(JobEnd { job, shared }))
+    }
+}
+
+impl Drop for JobEnd {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in jobs.rs::is_done.
+        self.job.is_done.store(true, Ordering::Release);
+        if let Some(wake) = self.shared.jobs.wake.get() {
+            wake(self.job.thread);
+        }
+    }
+}
+
 /// Jobs that wait: no more than there are connections.
 #[derive(Default)]
 pub struct Jobs {
@@ -82,6 +114,8 @@ pub struct Jobs {
     has_come: Condvar,
     /// Whether a thread does them.
     is_open: AtomicBool,
+    /// Wakes the thread of a connection.
+    wake: OnceLock<Box<dyn Fn(usize) + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -99,6 +133,11 @@ impl Jobs {
     pub fn open(&self) {
         // Relaxed: jobs that come before it runs wait for it.
         self.is_open.store(true, Ordering::Relaxed);
+    }
+
+    /// How the thread of a connection is woken; the first that is said counts.
+    pub fn wake_by(&self, wake: impl Fn(usize) + Send + Sync + 'static) {
+        let _ = self.wake.set(Box::new(wake));
     }
 
     pub fn is_open(&self) -> bool {

@@ -205,6 +205,8 @@ impl Server {
     /// Does what takes long while the others serve.
     fn start_jobs(&mut self) -> Result<(), StartError> {
         self.shared.jobs.open();
+        let inboxes = Arc::clone(&self.inboxes);
+        self.shared.jobs.wake_by(move |thread| inboxes[thread].wake());
         for index in 0..LONG_THREADS {
             let (shared, inboxes) = (Arc::clone(&self.shared), Arc::clone(&self.inboxes));
             self.spawn(format!("kv-long-{index}"), move || {

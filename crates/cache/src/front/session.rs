@@ -6,9 +6,11 @@
 //! of unbounded length is kept: long values go into the cache as they arrive, and what is refused
 //! is passed over.
 
+mod behind;
 mod binary_requests;
 mod gate;
 mod lasting;
+mod look_up;
 mod refused;
 mod streamed;
 
@@ -26,7 +28,7 @@ use super::redis::{RespCall, Unfinished};
 use super::resp::{self, Args, Limits, Scan};
 use super::shared::Protocol;
 use super::store::StoreValue;
-use super::text::{self, Command, Get, Store};
+use super::text::{self, Command, Store};
 use super::timer::TimedBatch;
 use super::too_long::TooLong;
 use super::watch::Watcher;
@@ -72,6 +74,8 @@ enum Pending {
     Words(Box<SuspendedCommand>),
     /// A listing with its first parts answered.
     List(Box<ListingInProgress>),
+    /// A command that waits for items to come back.
+    Fetch(Arc<Job>),
     /// Nothing that counts: the client is told of events.
     Watch(Watcher),
 }
@@ -148,6 +152,8 @@ pub struct Session {
     closing: bool,
     /// Whether a command waits until a pause is over.
     is_held: bool,
+    /// Whether what the next command needs has come back.
+    has_fetched: bool,
 }
 
 impl Session {
@@ -158,8 +164,20 @@ impl Session {
         };
         let (pending, scan) = (Pending::None, Scan::default());
         let (is_plain, seen, need, room_steps) = (client.known, 0, 0, 0);
-        let (closing, is_held) = (false, false);
-        Self { client, is_plain, dialect, pending, seen, scan, need, room_steps, closing, is_held }
+        let (closing, is_held, has_fetched) = (false, false, false);
+        Self {
+            client,
+            is_plain,
+            dialect,
+            pending,
+            seen,
+            scan,
+            need,
+            room_steps,
+            closing,
+            is_held,
+            has_fetched,
+        }
     }
 
     /// Whether it ends as soon as the answers are sent.
@@ -192,9 +210,11 @@ impl Session {
                 of_client + words.args.held_bytes() + words.next.0.held_bytes()
             }
             Pending::List(listing) => of_client + listing.held_bytes(),
-            Pending::None | Pending::Skip { .. } | Pending::Keys(_) | Pending::Watch(_) => {
-                of_client
-            }
+            Pending::None
+            | Pending::Skip { .. }
+            | Pending::Keys(_)
+            | Pending::Fetch(_)
+            | Pending::Watch(_) => of_client,
         }
     }
 
@@ -202,6 +222,7 @@ impl Session {
     pub fn job(&self) -> Option<&Arc<Job>> {
         match &self.pending {
             Pending::Words(words) => words.next.0.job.as_ref(),
+            Pending::Fetch(job) => Some(job),
             _ => None,
         }
     }
@@ -292,6 +313,7 @@ impl Session {
             }
             Pending::Words(_) => return self.words(core, input, at),
             Pending::List(_) => return self.list(core, rest),
+            Pending::Fetch(_) => return self.fetching(rest),
             Pending::Watch(_) => return ParseStep::Used(rest.len()),
         }
         match self.dialect {
@@ -432,6 +454,9 @@ impl Session {
         };
         let Command::Store(store) = command else {
             self.seen = 0;
+            if self.fetches_text(core, &command, input, at) {
+                return ParseStep::Used(0);
+            }
             if let Command::Get(get) = &command {
                 return self.look_up(core, input, at, get, used);
             }
@@ -460,6 +485,9 @@ impl Session {
             let end = used + store.len as usize + 2;
             let Some(value) = rest.get(used..end) else { return ParseStep::Need(end) };
             self.seen = 0;
+            if self.fetches_store(core, &store, input) {
+                return ParseStep::Used(0);
+            }
             core.timer.commands += 1;
             let (value, line_end) = value.split_at(store.len as usize);
             let expires = expiry(i64::from(store.exptime), core.times());
@@ -480,53 +508,6 @@ impl Session {
         }
         self.seen = 0;
         ParseStep::Used(used)
-    }
-
-    /// Looks up the keys of a line, of which `used` bytes begin at `at`.
-    fn look_up(
-        &mut self,
-        core: &mut Core,
-        input: &[u8],
-        at: usize,
-        get: &Get<'_>,
-        used: usize,
-    ) -> ParseStep {
-        if !core.sets.is_empty() {
-            core.flush_batch(input);
-        }
-        let left = match get.touch {
-            None => core.text_get(get, input),
-            Some(exptime) => {
-                core.flush_batch(input);
-                core.text_get_touch(get, exptime)
-            }
-        };
-        let Some(keys) = left else {
-            core.timer.commands += 1;
-            return ParseStep::Used(used);
-        };
-        let (start, left) = (keys.0.as_ptr() as usize - input.as_ptr() as usize, keys.0.len());
-        let (end, cas, touch) = (start + left - at, get.cas, get.touch);
-        self.pending = Pending::Keys(Retrieval { used, end, left, cas, touch });
-        // Of what may be long each part is timed; it is counted at its end.
-        core.flush_batch(input);
-        self.end_batch(core, input, at);
-        let took_ns = core.timer.alone();
-        core.took(0, took_ns);
-        core.note_slow(&self.client, took_ns, text::line_words(&input[at..]));
-        ParseStep::Used(0)
-    }
-
-    fn look_up_from(
-        &mut self,
-        core: &mut Core,
-        input: &[u8],
-        at: usize,
-        rest: Retrieval,
-    ) -> ParseStep {
-        let Retrieval { used, end, left, cas, touch } = rest;
-        let keys = text::WordIter(&input[at + end - left..at + end]);
-        self.look_up(core, input, at, &Get { keys, cas, touch }, used)
     }
 
     fn stream_text(&mut self, core: &Core, store: &Store<'_>, head: &[u8]) {
@@ -661,6 +642,9 @@ impl Session {
             }
             resp::ParsedResp::Need(need) => ParseStep::Need(need),
             resp::ParsedResp::Command { used } => {
+                if self.fetches_resp(core, args, input, at) {
+                    return ParseStep::Used(0);
+                }
                 let left = self.command(core, args, input, at);
                 let Some(next) = left else { return ParseStep::Used(used) };
                 let args = std::mem::take(args);

@@ -187,10 +187,17 @@ fn general(core: &Core) -> Pairs {
         "reclaimed" => cache.expired,
         "hash_bytes" => cache.index_units * UNIT_BYTES,
     });
+    pairs.extend(backing(shared));
     let watched = shared.watch.counts();
     pairs.extend(watched.map(|(name, count)| (name.to_owned(), count.to_string())));
     pairs.extend(herd(shared).map(|(name, value)| (name, value.to_string())));
     pairs
+}
+
+/// What lies behind memory, where anything does.
+pub fn backing(shared: &Shared) -> impl Iterator<Item = (String, String)> {
+    let counts = shared.cache.backing_counts();
+    counts.into_iter().map(|(name, count)| (name.to_owned(), count.to_string()))
 }
 
 /// What HERD's listener has counted, if it is open.

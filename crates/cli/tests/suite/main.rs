@@ -7,6 +7,7 @@ mod demo;
 mod examples;
 mod kv;
 mod kv_files;
+mod kv_flash;
 mod kv_hashes;
 mod kv_listen;
 mod members;

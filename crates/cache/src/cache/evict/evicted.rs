@@ -25,23 +25,38 @@ pub struct EvictedItem {
 #[derive(Debug, Default)]
 pub(crate) struct EvictedItems {
     is_watched: bool,
+    /// Whether items may go on behind memory.
+    has_backing: bool,
+    /// Whether one of both is so.
+    is_wanted: bool,
     /// With their spaces.
     items: Vec<(u8, EvictedItem)>,
     /// Those that found no room.
     dropped: u64,
 }
 
+impl EvictedItems {
+    /// Where items may go on behind memory.
+    pub(crate) fn for_backing() -> EvictedItems {
+        EvictedItems { has_backing: true, is_wanted: true, ..EvictedItems::default() }
+    }
+}
+
 impl Partition {
     /// An item is about to go for want of room.
     #[inline]
     pub(crate) fn note_evicted(&mut self, found: Found, now: Millis) {
-        if self.evicted.is_watched {
+        if self.evicted.is_wanted {
             self.note_evicted_item(found, now);
         }
     }
 
     #[cold]
     fn note_evicted_item(&mut self, found: Found, now: Millis) {
+        self.keep_behind(found, now);
+        if !self.evicted.is_watched {
+            return;
+        }
         if self.evicted.items.len() >= NOTED_MAX {
             self.evicted.dropped += 1;
             return;
@@ -60,7 +75,10 @@ impl Cache {
             let mut partition = self.lock(index);
             let evicted = &mut partition.evicted;
             if evicted.is_watched != is_watched {
-                *evicted = EvictedItems { is_watched, ..EvictedItems::default() };
+                let has_backing = evicted.has_backing;
+                let is_wanted = is_watched || has_backing;
+                let none = EvictedItems::default();
+                *evicted = EvictedItems { is_watched, has_backing, is_wanted, ..none };
             }
         }
     }

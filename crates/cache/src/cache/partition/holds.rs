@@ -82,7 +82,8 @@ impl Partition {
                 self.watched.0.remove(&hash);
             }
         }
-        self.is_observed = self.reuse.is_some() || !self.watched.0.is_empty();
+        self.is_observed =
+            self.reuse.is_some() || self.backing.is_some() || !self.watched.0.is_empty();
     }
 
     /// Changes that were counted of a key that is watched.
@@ -90,8 +91,9 @@ impl Partition {
         self.watched.0.get(&hash).map_or(0, |watched| watched.changes)
     }
 
-    /// Counts a change of a key, if it is watched.
+    /// Counts a change of a key, if it is watched; what lies behind memory of it is over.
     pub fn note_change(&mut self, hash: u64) {
+        self.forget_behind(hash);
         if let Some(watched) = self.watched.0.get_mut(&hash) {
             watched.changes += 1;
         }

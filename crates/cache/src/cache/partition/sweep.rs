@@ -156,8 +156,10 @@ impl Partition {
                 assert!(partition.segments.is_flushed(unit), "a live item has an entry");
                 return;
             };
-            if let Some(now) = evicted {
-                partition.note_evicted(found, now);
+            match evicted {
+                Some(now) => partition.note_evicted(found, now),
+                None if !partition.segments.is_flushed(unit) => partition.forget_behind(hash),
+                None => {}
             }
             partition.remove(hash, found);
             items += 1;

@@ -27,6 +27,9 @@ impl Session {
                 return ParseStep::Used(used);
             }
         };
+        if self.fetches_binary(core, &request, opcode, input) {
+            return ParseStep::Used(0);
+        }
         let Opcode::Store(verb) = opcode else {
             core.timer.commands += 1;
             let next = core.binary(&request, opcode, quiet);

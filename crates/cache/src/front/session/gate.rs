@@ -21,7 +21,8 @@ impl Session {
     /// Whether what comes next may go on; if not, it waits for [`Session::release`].
     pub(super) fn enter_gate(&mut self, core: &mut Core, args: &mut Args, input: &[u8]) -> bool {
         // What began goes on, also what makes room for its value.
-        let has_begun = !matches!(self.pending, Pending::None) || self.room_steps > 0;
+        let has_begun =
+            !matches!(self.pending, Pending::None) || self.room_steps > 0 || self.has_fetched;
         if has_begun || self.dialect != Dialect::Resp || !self.client.known {
             return true;
         }
@@ -79,7 +80,8 @@ impl Session {
         // What waits in the batch is this command alone.
         core.flush_batch(input);
         core.out.truncate(start);
-        let is_over = matches!(self.pending, Pending::None) && self.room_steps == 0;
+        let is_over =
+            matches!(self.pending, Pending::None) && self.room_steps == 0 && !self.has_fetched;
         if self.client.reply == ReplyMode::Skip && is_over {
             self.client.reply = ReplyMode::On;
         }
