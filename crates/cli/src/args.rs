@@ -83,6 +83,7 @@ Commands (separated by `;` or line ends; the first failure stops them):
   read ADDR BYTES [hex|text|file:PATH]        -> the bytes, in hex by default
   cas ADDR OLD NEW                            -> ok | failed VALUE
   add ADDR N                                  -> the value before
+  persist ADDR BYTES                          -> ok: it outlives a loss of power (pmem:)
   free ADDR BYTES                             -> ok
   migrate ADDR rack:N                         -> ok rack N: where its page is now
   put NAME file:PATH|text:...                 -> ok
@@ -317,6 +318,7 @@ pub struct DaemonArgs {
     pub master: Option<String>,
     /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M][&numa=NODE], several
     /// memories with numa=NODE:WEIGHT,NODE:WEIGHT, dax:PATH or heap:SIZE;
+    /// pmem:PATH?size=SIZE[&domain=none|adr|eadr|msync] if it is to outlive a loss of power;
     /// dax:PATH?coherence=software if hosts share it and no hardware keeps their caches in
     /// agreement
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]

@@ -9,9 +9,14 @@
 //! copies that agree, on the old value or on the new one: to a daemon that attaches, it is one
 //! store. Called by the daemon's engine for each word that it keeps, and by those that read a
 //! region without its daemon. Decision 0051.
+//!
+//! On memory that outlives a loss of power a store is durable when it returns, before the word can
+//! change again: so after a loss of power each copy is the old value or the new one, and two agree.
+//! Sessions and locks are not made durable, since nothing of them is used after that.
 
 use crate::constants::BLOCK_BYTES;
 use crate::error::{Error, Result};
+use crate::layout::is_volatile;
 use crate::seam::{Mem, Mutation};
 
 /// Copies of each word of the private section.
@@ -63,10 +68,33 @@ pub fn damaged(offset: u64) -> Error {
 }
 
 pub fn store<M: Mem>(mem: &M, offset: u64, value: u64) {
+    put(mem, offset, value);
+    if !mem.mutated(Mutation::StoreUndurably) {
+        persist(mem, offset, 8);
+    }
+}
+
+/// As [`store`], but durable when [`persist`] has returned for the word, which has to be before it
+/// changes again.
+pub fn put<M: Mem>(mem: &M, offset: u64, value: u64) {
     let [first, second, third] = places(mem.bytes(), offset);
     mem.store(third, value);
     mem.store(second, value);
     mem.store(first, value);
+}
+
+/// Makes a range durable in all its copies, where the memory can do that.
+///
+/// # Panics
+/// If it cannot any more: the daemon ends, since what it would acknowledge from now on could be
+/// lost. What it acknowledged before is there for the next one.
+pub fn persist<M: Mem>(mem: &M, offset: u64, bytes: u64) {
+    if !mem.is_durable() || is_volatile(offset) {
+        return;
+    }
+    for place in places(mem.bytes(), offset) {
+        assert!(mem.make_durable(place, bytes), "the region's metadata cannot be made durable");
+    }
 }
 
 /// What was found in a part of the section.

@@ -30,9 +30,14 @@ pub(super) struct Audits {
 }
 
 impl Audits {
-    pub(super) fn load<M: Mem>(mem: &M) -> Result<Audits> {
-        let sweeps_due = copies::load(mem, StateWord::SweepsDue.offset())?;
-        Ok(Audits { sweeps_due, generation_ends: BTreeMap::new() })
+    pub(super) fn load<W: World>(world: &W) -> Result<Audits> {
+        let sweeps_due = copies::load(world.private(), StateWord::SweepsDue.offset())?;
+        let mut audits = Audits { sweeps_due, generation_ends: BTreeMap::new() };
+        if world.lost_power() {
+            // Nothing says any more which sessions were in the middle of a change.
+            audits.set_due(sweeps_due.saturating_add(1), world.private());
+        }
+        Ok(audits)
     }
 
     fn set_due<M: Mem>(&mut self, count: u64, mem: &M) {

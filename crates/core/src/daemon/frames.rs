@@ -10,6 +10,7 @@
 use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, SessionId};
 use crate::constants::{GENERATION_CHUNK, PAGE_ID_LEASE, RUN_PAGES_MAX};
 use crate::copies;
+use crate::daemon::World;
 use crate::daemon::slab::Class;
 use crate::error::{Error, Result};
 use crate::layout::{
@@ -140,11 +141,19 @@ impl FrameEntry {
     /// Writes a new entry; the state last, so that a crash leaves the frame free or complete.
     pub(super) fn store<M: Mem>(&self, mem: &M, frame: u32) {
         let frame = FrameIndex(frame);
-        copies::store(mem, frame_word(frame, FrameWord::Page), self.page.0);
-        copies::store(mem, frame_word(frame, FrameWord::Generation), self.generation.0);
-        copies::store(mem, frame_word(frame, FrameWord::Owner), self.owner.0);
+        copies::put(mem, frame_word(frame, FrameWord::Page), self.page.0);
+        copies::put(mem, frame_word(frame, FrameWord::Generation), self.generation.0);
+        copies::put(mem, frame_word(frame, FrameWord::Owner), self.owner.0);
+        // All at once: until the state says so, they mean nothing.
+        copies::persist(mem, frame_word(frame, FrameWord::Page), FRAME_BYTES);
         copies::store(mem, frame_word(frame, FrameWord::State), self.state_word(self.state));
     }
+}
+
+/// Gives memory to a range of the metadata, in all its copies.
+pub(super) fn back_metadata<W: World>(world: &mut W, offset: u64, bytes: u64) -> Result<()> {
+    let places = copies::places(world.private().bytes(), offset);
+    places.into_iter().try_for_each(|place| world.back_private(place, bytes))
 }
 
 /// Offset of a frame's state word in the private section.

@@ -10,6 +10,7 @@ mod daemon_locks;
 mod daemon_model;
 mod daemon_moves;
 mod daemon_orphans;
+mod daemon_power;
 mod daemon_proxy;
 mod daemon_refusals;
 mod daemon_remotes;

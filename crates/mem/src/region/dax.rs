@@ -97,6 +97,8 @@ pub(super) struct DaxDevice {
     /// The length of that part.
     pub(super) device_bytes: u64,
     pub(super) align_bytes: u64,
+    /// Whether all of it reads as zero.
+    pub(super) is_zero: bool,
 }
 
 /// Opens a device and asks the kernel for its size and alignment.
@@ -137,7 +139,7 @@ pub(super) fn open(path: &Path) -> Result<DaxDevice> {
     }
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-    Ok(DaxDevice { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes })
+    Ok(DaxDevice { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes, is_zero: false })
 }
 
 impl DaxDevice {
@@ -176,7 +178,7 @@ pub(super) fn too_small(device: &DaxDevice, asked_bytes: u64, path: &Path) -> Re
     }
 }
 
-fn number_in(path: &str) -> Option<u64> {
+pub(super) fn number_in(path: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let text = text.trim();
     match text.strip_prefix("0x") {

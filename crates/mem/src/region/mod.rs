@@ -31,6 +31,7 @@ mod files;
 mod huge;
 mod numa;
 mod paths;
+mod pmem;
 mod room;
 mod shards;
 mod spec;
@@ -45,8 +46,10 @@ pub use spec::{HugeSize, MemoryKind, MemorySpec, SpecError, size_text};
 use crate::window::{Access, MapOptions, Window};
 use error::failed;
 use paths::Paths;
+use pmem::Pmem;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::SLOTS_MAX;
+use rackpool_core::durability::PersistenceDomain;
 use rackpool_core::layout::{BELL_BYTES, RegionLayout, SLOT_BYTES, Superblock};
 use rackpool_core::seam::Mem;
 use rackpool_core::tier::Tiers;
@@ -92,6 +95,8 @@ pub struct RegionFiles {
     private: OwnedFd,
     table: OwnedFd,
     bell: OwnedFd,
+    /// Of memory that persists, how it does.
+    pmem: Option<Pmem>,
     is_published: bool,
 }
 
@@ -106,6 +111,7 @@ impl RegionFiles {
             MemoryKind::Dax { path } => {
                 files::device_has_region(&shards::open_device(spec, path)?, path)
             }
+            MemoryKind::Pmem { path, .. } => pmem::exists(path),
             MemoryKind::Shm { .. } => {
                 Ok(Paths::of(&spec.kind).is_some_and(|paths| paths::is_there(&paths.private())))
             }
@@ -127,6 +133,7 @@ impl RegionFiles {
             MemoryKind::Dax { path } => {
                 files::create_on_device(spec, shards::open_device(spec, path)?, path)
             }
+            MemoryKind::Pmem { path, domain } => pmem::create(spec, path, *domain),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::create_files(spec, paths)
@@ -147,6 +154,7 @@ impl RegionFiles {
             MemoryKind::Dax { path } => {
                 files::open_on_device(spec, shards::open_device(spec, path)?, path)
             }
+            MemoryKind::Pmem { path, domain } => pmem::open(spec, path, *domain),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::open_files(spec, paths)
@@ -167,6 +175,7 @@ impl RegionFiles {
                 &files::device_superblock(&shards::open_device(spec, path)?, path)?,
                 path,
             ),
+            MemoryKind::Pmem { path, .. } => superblock::check(&pmem::superblock(path)?, path),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::inspect_files(&paths)
@@ -184,6 +193,7 @@ impl RegionFiles {
             MemoryKind::Dax { path } => {
                 files::remove_from_device(shards::open_device(spec, path)?, path)
             }
+            MemoryKind::Pmem { path, .. } => pmem::remove(path),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::remove_files(&paths)
@@ -202,8 +212,44 @@ impl RegionFiles {
         match &self.store {
             Store::Files(paths) => files::remove_locked(paths),
             Store::Memory(_) => Ok(()),
-            Store::Device(_) => files::wipe_superblock(&self.map(Section::Private)?),
+            Store::Device(_) => {
+                files::wipe_superblock(&self.map(Section::Private)?)?;
+                let path = self.spec.path().expect("a device has a name");
+                self.pmem.as_ref().map_or(Ok(()), |pmem| pmem.remove(path))
+            }
         }
+    }
+
+    /// Whether this host booted anew since a daemon last served the region, which persists: its
+    /// table and slots hold what was stored at any time.
+    pub fn lost_power(&self) -> bool {
+        self.pmem.as_ref().is_some_and(Pmem::lost_power)
+    }
+
+    /// From where on what is stored in pages and metadata persists.
+    pub fn persistence(&self) -> PersistenceDomain {
+        self.pmem.as_ref().map_or(PersistenceDomain::None, Pmem::domain)
+    }
+
+    /// A daemon has attached: what it found after a loss of power is as it wants it.
+    ///
+    /// # Errors
+    /// [`RegionError::Persistence`] if memory that persists cannot be told so.
+    pub fn note_attached(&mut self) -> Result<()> {
+        let path = self.spec.path().unwrap_or(Path::new("heap"));
+        self.pmem.as_mut().map_or(Ok(()), |pmem| pmem.note_attached(path))
+    }
+
+    /// The daemon stops in order: all that is stored persists, where the memory does, also what
+    /// was never asked to.
+    ///
+    /// # Errors
+    /// [`RegionError::Persistence`], [`RegionError::Io`].
+    pub fn note_stopped(&mut self) -> Result<()> {
+        let Some(mut pmem) = self.pmem.take() else { return Ok(()) };
+        let path = self.spec.path().expect("memory that persists has a name");
+        let windows = [self.map(Section::Private)?, self.map(Section::Pages)?];
+        pmem.note_stopped(&windows, path)
     }
 
     /// Makes the formatted region one that [`RegionFiles::open`] takes. On a device the
@@ -285,11 +331,16 @@ impl RegionFiles {
             populate: is_pages && self.spec.touch,
             huge_advice: is_pages && self.spec.huge.is_some(),
             file_offset: self.section_offset(section),
+            is_synchronous: self.pmem.as_ref().is_some_and(Pmem::is_synchronous),
         };
         let path = self.section_path(section);
         let window = map_fd(self.section_fd(section), self.section_bytes(section), options, &path)?;
         let is_coherent = section == Section::Private || self.coherence().is_hardware();
-        Ok(window.with_coherence(is_coherent))
+        let window = window.with_coherence(is_coherent);
+        Ok(match section {
+            Section::Pages | Section::Private => window.with_persistence(self.persistence()),
+            Section::Table | Section::Bell => window,
+        })
     }
 
     /// A descriptor of a section to hand to a client, with these rights and none more. Never for
@@ -514,7 +565,7 @@ impl RegionFiles {
         let file_offset = self.dax_layout().map_or(0, |dax| {
             dax.base_bytes + dax.slots_offset + u64::from(slot) * dax.slot_stride_bytes
         });
-        let options = MapOptions { file_offset, populate: false, huge_advice: false };
+        let options = MapOptions { file_offset, ..MapOptions::default() };
         let window = map_fd(fd.as_fd(), SLOT_BYTES, options, path)?;
         Ok((fd, window))
     }
@@ -540,6 +591,11 @@ impl RegionFiles {
             let window = self.map(section)?;
             window.zero(offset, bytes);
             window.flush(offset, bytes);
+            // Freed memory stays zero, whatever comes next.
+            if window.is_durable() && !window.make_durable(offset, bytes) {
+                let (path, reason) = (self.section_path(section), "zeroes do not persist".into());
+                return Err(RegionError::Persistence { path, reason });
+            }
             return Ok(());
         }
         files::punch(self.section_fd(section), &self.section_path(section), offset, bytes)

@@ -124,6 +124,10 @@ impl World for RegionWorld {
         self.files.tiers().clone()
     }
 
+    fn lost_power(&self) -> bool {
+        self.files.lost_power()
+    }
+
     fn cell_count(&self) -> u32 {
         self.target_cell_count() + self.slots_used.len() as u32 * CELLS
     }
@@ -157,6 +161,8 @@ impl World for RegionWorld {
             warn!(target: "daemon", "punching {bytes} bytes of pages: {error}; zeroing instead");
             self.pages.zero(offset, bytes);
             self.pages.flush(offset, bytes);
+            let is_safe = !self.pages.is_durable() || self.pages.make_durable(offset, bytes);
+            assert!(is_safe, "freed pages cannot be made zero for good");
         }
     }
 

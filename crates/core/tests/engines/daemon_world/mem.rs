@@ -1,5 +1,5 @@
-//! Memory of the daemon's tests: it knows which blocks are backed, and its fuse ends the daemon
-//! before its n-th effect.
+//! Memory of the daemon's tests: it knows which blocks are backed, its fuse ends the daemon before
+//! its n-th effect, and a loss of power leaves of each word any version since it was made durable.
 
 use super::Answers;
 use rackpool_core::Result;
@@ -7,6 +7,7 @@ use rackpool_core::copies;
 use rackpool_core::layout::BLOCK_BYTES;
 use rackpool_core::seam::{self, Mem, Probe};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::rc::Rc;
 
@@ -49,6 +50,20 @@ pub struct TestMem {
     fuse: Rc<Fuse>,
     /// What another process stores where, right after the next load from there.
     pub meanwhile: Cell<Option<(u64, u64)>>,
+    /// By number of word, if the memory persists: what it was when it was durable last, and what
+    /// was stored since.
+    unsaved: RefCell<Option<BTreeMap<usize, Vec<u64>>>>,
+    durability: Cell<Durability>,
+}
+
+/// What asking for durability does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// It cannot be asked for.
+    None,
+    Kept,
+    /// It is promised and not kept.
+    Pretended,
 }
 
 impl TestMem {
@@ -59,6 +74,39 @@ impl TestMem {
             backed: RefCell::new(vec![backed; blocks]),
             fuse: fuse.clone(),
             meanwhile: Cell::new(None),
+            unsaved: RefCell::new(None),
+            durability: Cell::new(Durability::None),
+        }
+    }
+
+    /// From now on a loss of power leaves what it leaves.
+    pub(super) fn outlive_power(&self, durability: Durability) {
+        *self.unsaved.borrow_mut() = Some(BTreeMap::new());
+        self.durability.set(durability);
+    }
+
+    /// The power goes: `pick` chooses among so many versions of a word, the oldest first.
+    pub(super) fn lose_power(&self, pick: &mut impl FnMut(usize) -> usize) {
+        let Some(unsaved) = &mut *self.unsaved.borrow_mut() else { return };
+        for (word, versions) in std::mem::take(unsaved) {
+            self.words[word].set(versions[pick(versions.len())]);
+        }
+    }
+
+    fn change(&self, offset: u64, value: u64) {
+        let old = self.word(offset).replace(value);
+        if let Some(unsaved) = &mut *self.unsaved.borrow_mut()
+            && old != value
+        {
+            unsaved.entry(offset as usize / 8).or_insert_with(|| vec![old]).push(value);
+        }
+    }
+
+    fn save(&self, offset: u64, bytes: u64) {
+        if let Some(unsaved) = &mut *self.unsaved.borrow_mut() {
+            let words = offset as usize / 8..(offset + bytes).div_ceil(8) as usize;
+            let saved: Vec<usize> = unsaved.range(words).map(|(word, _)| *word).collect();
+            saved.iter().for_each(|word| _ = unsaved.remove(word));
         }
     }
 
@@ -74,9 +122,10 @@ impl TestMem {
         self.words[offset as usize / 8].get()
     }
 
-    /// Writes without the fuse, as another process.
+    /// Writes without the fuse, as another process, and durably.
     pub fn poke(&self, offset: u64, value: u64) {
         self.word(offset).set(value);
+        self.save(offset, 8);
     }
 
     /// As [`TestMem::poke`], of a word of the private section, in all its copies.
@@ -110,6 +159,7 @@ impl TestMem {
         self.words[offset as usize / 8..(offset + bytes) as usize / 8]
             .iter()
             .for_each(|word| word.set(0));
+        self.save(offset, bytes);
         gone
     }
 }
@@ -140,7 +190,7 @@ impl Mem for TestMem {
     }
     fn store(&self, offset: u64, value: u64) {
         self.fuse.burn();
-        self.word(offset).set(value);
+        self.change(offset, value);
     }
     fn announce(&self, offset: u64, value: u64) {
         self.store(offset, value);
@@ -151,13 +201,14 @@ impl Mem for TestMem {
         if old != expected {
             return Err(old);
         }
-        self.word(offset).set(new);
+        self.change(offset, new);
         Ok(old)
     }
     fn fetch_add(&self, offset: u64, n: u64) -> u64 {
         self.fuse.burn();
-        let word = self.word(offset);
-        word.replace(word.get().wrapping_add(n))
+        let old = self.word(offset).get();
+        self.change(offset, old.wrapping_add(n));
+        old
     }
     fn copy_out(&self, offset: u64, to: &mut [u8]) {
         let (words, rest) = to.as_chunks_mut::<8>();
@@ -180,10 +231,20 @@ impl Mem for TestMem {
             if word % 16 == 0 {
                 self.fuse.burn();
             }
-            self.word(offset + 8 * word).set(0);
+            self.change(offset + 8 * word, 0);
         }
     }
     fn prefetch(&self, _: u64) {}
     fn fence(&self) {}
     fn flush(&self, _: u64, _: u64) {}
+    fn is_durable(&self) -> bool {
+        self.durability.get() != Durability::None
+    }
+    fn make_durable(&self, offset: u64, bytes: u64) -> bool {
+        self.fuse.burn();
+        if self.durability.get() == Durability::Kept {
+            self.save(offset, bytes);
+        }
+        self.is_durable()
+    }
 }
