@@ -17,6 +17,7 @@
 use crate::constants::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use crate::layout::is_volatile;
+use crate::persist::Persist;
 use crate::seam::{Mem, Mutation};
 
 /// Copies of each word of the private section.
@@ -67,7 +68,7 @@ pub fn damaged(offset: u64) -> Error {
     Error::BadRegion { reason }
 }
 
-pub fn store<M: Mem>(mem: &M, offset: u64, value: u64) {
+pub fn store<M: Persist>(mem: &M, offset: u64, value: u64) {
     put(mem, offset, value);
     if !mem.mutated(Mutation::StoreUndurably) {
         persist(mem, offset, 8);
@@ -88,12 +89,28 @@ pub fn put<M: Mem>(mem: &M, offset: u64, value: u64) {
 /// # Panics
 /// If it cannot any more: the daemon ends, since what it would acknowledge from now on could be
 /// lost. What it acknowledged before is there for the next one.
-pub fn persist<M: Mem>(mem: &M, offset: u64, bytes: u64) {
-    if !mem.is_durable() || is_volatile(offset) {
+pub fn persist<M: Persist>(mem: &M, offset: u64, bytes: u64) {
+    if !mem.is_persistent() || is_volatile(offset) {
         return;
     }
-    for place in places(mem.bytes(), offset) {
-        assert!(mem.make_durable(place, bytes), "the region's metadata cannot be made durable");
+    write_back(mem, offset, bytes);
+    fence(mem);
+}
+
+/// Sends all copies of a range on their way to the medium, until [`fence`].
+pub fn write_back<M: Persist>(mem: &M, offset: u64, bytes: u64) {
+    places(mem.bytes(), offset).into_iter().for_each(|place| mem.write_back(place, bytes));
+}
+
+/// Waits for what [`write_back`] has sent, where the memory persists.
+///
+/// # Panics
+/// As [`persist`].
+pub fn fence<M: Persist>(mem: &M) {
+    if mem.is_persistent()
+        && let Err(error) = mem.persist_fence()
+    {
+        panic!("the region's metadata cannot be made durable: {error}");
     }
 }
 
@@ -108,7 +125,7 @@ pub struct Checked {
 
 /// Compares the copies of all words in a range, which are not being stored meanwhile, and mends
 /// single ones that are wrong.
-pub fn check<M: Mem>(mem: &M, offset: u64, bytes: u64, checked: &mut Checked) {
+pub fn check<M: Persist>(mem: &M, offset: u64, bytes: u64, checked: &mut Checked) {
     if mem.mutated(Mutation::TrustOneCopy) {
         return;
     }
@@ -122,7 +139,7 @@ pub fn check<M: Mem>(mem: &M, offset: u64, bytes: u64, checked: &mut Checked) {
     }
 }
 
-fn check_word<M: Mem>(mem: &M, offset: u64, checked: &mut Checked) {
+fn check_word<M: Persist>(mem: &M, offset: u64, checked: &mut Checked) {
     let raw = places(mem.bytes(), offset).map(|at| mem.load(at));
     match vote(raw) {
         Some(_) if agree(raw) => {}

@@ -1,42 +1,12 @@
-//! What a loss of power leaves of a memory, and when a write is to be safe from it.
+//! When a write of a pool is to be safe from a loss of power, and the header of a region that
+//! outlives one.
 //!
-//! In: what the device and the user say. Out: two names that daemon, client and region agree on.
-//! How a range is made durable is `make_durable` of [`Mem`](crate::seam::Mem); in which order the
-//! metadata is, `copies.rs` and `daemon/redo.rs` say.
+//! How a range is made durable is [`Persist`]; in which order the metadata is, `copies.rs` and
+//! `daemon/redo.rs` say.
 
+use crate::persist::{Persist, PersistError, PersistenceDomain};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-/// From where on a store outlives a loss of power.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PersistenceDomain {
-    /// From nowhere that a program could wait for: nothing is promised.
-    #[default]
-    None,
-    /// From the memory controller on: lines are written back, then fenced.
-    Adr,
-    /// From the caches on: a fence is enough.
-    Eadr,
-    /// From the file system on, which is told to write pages back.
-    Msync,
-}
-
-impl PersistenceDomain {
-    pub const ALL: [Self; 4] = [Self::None, Self::Adr, Self::Eadr, Self::Msync];
-}
-
-impl fmt::Display for PersistenceDomain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Adr => "adr",
-            Self::Eadr => "eadr",
-            Self::Msync => "msync",
-        })
-    }
-}
 
 /// When what a handle writes into memory that persists is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +86,27 @@ impl PmemHeader {
         let mut header = Self { sequence: self.sequence + 1, ..self };
         header.checksum = header.checksum_of();
         (header, header.sequence % PMEM_COPIES * PMEM_COPY_BYTES)
+    }
+
+    /// The newer of the whole copies in a memory that begins with them.
+    pub fn load<P: Persist>(head: &P) -> Option<Self> {
+        Self::newest(|copy| {
+            let mut bytes = [0; size_of::<PmemHeader>()];
+            head.copy_out(copy * PMEM_COPY_BYTES, &mut bytes);
+            bytes
+        })
+    }
+
+    /// Stores the header durably with these fields in place of the older copy, so that one is whole
+    /// at any time; as it is then.
+    ///
+    /// # Errors
+    /// [`PersistError`]: nothing is known of what is stored.
+    pub fn store<P: Persist>(self, head: &P) -> Result<Self, PersistError> {
+        let (header, at) = self.next();
+        head.copy_in(at, &header.to_bytes());
+        head.persist(at, size_of::<PmemHeader>() as u64)?;
+        Ok(header)
     }
 
     /// As it is stored.

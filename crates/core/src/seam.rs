@@ -68,19 +68,6 @@ pub trait Mem: Probe {
     /// that follow see what other hosts have written back. Nothing on coherent memory.
     #[inline(always)]
     fn invalidate(&self, _offset: u64, _bytes: u64) {}
-    /// Whether stores can be made to outlive a loss of power, by [`Mem::make_durable`].
-    #[inline(always)]
-    fn is_durable(&self) -> bool {
-        false
-    }
-    /// Waits until everything that was stored in a range before outlives a loss of power; whether
-    /// it does. What is stored afterwards is not durable before it. Without this call any of the
-    /// aligned words of 8 bytes of a range may outlive it in any of the versions that it had since
-    /// the last call, each word by itself.
-    #[inline(always)]
-    fn make_durable(&self, _offset: u64, _bytes: u64) -> bool {
-        false
-    }
 }
 
 /// A window that can be divided.

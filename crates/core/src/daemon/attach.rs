@@ -39,6 +39,7 @@ use crate::layout::{
     FEATURE_SOFTWARE_COHERENT, FEATURES, FRAME_BYTES, FRAMES_OFFSET, FrameState, LAYOUT_VERSION,
     MAGIC, RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
 };
+use crate::persist::Persist;
 use crate::seam::{Mem, Mutation, Probe, Race};
 use crate::wire::{AnswerCounts, RequestCounts};
 use std::collections::BTreeSet;
@@ -95,12 +96,15 @@ pub fn format<W: World>(
     persist_superblock(mem)
 }
 
-fn persist_superblock<M: Mem>(mem: &M) -> Result<()> {
-    if !mem.is_durable() || mem.make_durable(SUPERBLOCK_OFFSET, size_of::<Superblock>() as u64) {
+fn persist_superblock<M: Persist>(mem: &M) -> Result<()> {
+    if !mem.is_persistent() {
         return Ok(());
     }
-    let reason = "the device refused to".into();
-    Err(Error::Io { what: "making a new region durable".into(), reason })
+    let made = mem.persist(SUPERBLOCK_OFFSET, size_of::<Superblock>() as u64);
+    made.map_err(|error| Error::Io {
+        what: "making a new region durable".into(),
+        reason: error.to_string(),
+    })
 }
 
 /// Reads the superblock of a private section: `BadRegion` if there is none or it is torn,
@@ -447,7 +451,7 @@ fn recover_metadata<W: World>(world: &W, layout: &RegionLayout) -> Result<(Check
 
 /// Mends what is wrong in one copy, of everything before the slab bitmaps that is in use. Damage
 /// beyond that is an error, but for frame entries: their frames are left out.
-fn check_copies<M: Mem>(mem: &M, layout: &RegionLayout) -> Result<Checked> {
+fn check_copies<M: Persist>(mem: &M, layout: &RegionLayout) -> Result<Checked> {
     let mut checked = Checked::default();
     copies::check(mem, STATE_OFFSET, FRAMES_OFFSET - STATE_OFFSET, &mut checked);
     if let Some(offset) = checked.damaged.first() {

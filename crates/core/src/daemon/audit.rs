@@ -17,7 +17,8 @@ use crate::daemon::session::Ticket;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{AllocationKind, FrameState, SlotWord, StateWord};
-use crate::seam::{Mem, Mutation, Probe};
+use crate::persist::Persist;
+use crate::seam::{Mutation, Probe};
 use crate::wire::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use std::collections::BTreeMap;
 
@@ -40,7 +41,7 @@ impl Audits {
         Ok(audits)
     }
 
-    fn set_due<M: Mem>(&mut self, count: u64, mem: &M) {
+    fn set_due<M: Persist>(&mut self, count: u64, mem: &M) {
         copies::store(mem, StateWord::SweepsDue.offset(), count);
         self.sweeps_due = count;
     }

@@ -78,6 +78,7 @@ use crate::daemon::slab::Slabs;
 use crate::daemon::tiering::Tiering;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
+use crate::persist::Persist;
 use crate::replica::ReplicaCounts;
 use crate::seam::{ByteRange, Mem, Mutation, Nanos, Probe, Race, Rare};
 use crate::tier::Tiers;
@@ -89,14 +90,16 @@ use crate::wire::{
 pub trait World {
     /// The kind of memory that the sections are.
     type Mem: Mem;
+    /// The kind of those that a loss of power may spare.
+    type Persistent: Persist;
     type Outbox: Outbox;
     /// The private section, [`RegionLayout::private_bytes`] long. Its parts are backed by
     /// [`World::back_private`]; unbacked parts read as zero once they are backed.
-    fn private(&self) -> &Self::Mem;
+    fn private(&self) -> &Self::Persistent;
     /// The table section, [`RegionLayout::table_bytes`] long, backed as a whole by the runtime.
     fn table(&self) -> &Self::Mem;
     /// The pages section, [`RegionLayout::pages_bytes`] long.
-    fn pages(&self) -> &Self::Mem;
+    fn pages(&self) -> &Self::Persistent;
     /// Announce cells of all that can touch pages: the slots in use and the target threads.
     fn cell_count(&self) -> u32;
     /// A cell, loaded with acquire order: a frame plus one, or 0. Cells of processes that are
@@ -756,7 +759,7 @@ impl Daemon {
         seq: u64,
         addr: GAddr,
         world: &mut W,
-        apply: impl FnOnce(&W::Mem, u64) -> u64,
+        apply: impl FnOnce(&W::Persistent, u64) -> u64,
     ) -> Result<Reply> {
         let offset = self.locate_word(addr, world)?;
         self.sessions.intend(record, seq, world.private());

@@ -31,7 +31,8 @@ use crate::daemon::frames::{FrameEntry, back_metadata, state_offset};
 use crate::daemon::{ClientId, Daemon, Outbox, World, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
-use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
+use crate::persist::Persist;
+use crate::seam::{Mutation, Nanos, Probe, Race};
 use crate::wire::{MasterCall, PageHome, PageMetadata, Reply, ReplyFrame, Resolved};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiers::TierMove;
@@ -324,7 +325,7 @@ impl Daemon {
             return stays(page, "its home has changed");
         }
         // What was acknowledged as durable here would hang on the other rack's memory.
-        if world.pages().is_durable() && !self.is_leaving() {
+        if world.pages().is_persistent() && !self.is_leaving() {
             return stays(page, "its rack's memory persists: only a drain takes it elsewhere");
         }
         if self.moves.departing.len() >= MOVES_MAX {

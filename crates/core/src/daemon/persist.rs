@@ -11,18 +11,19 @@ use crate::copies;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{FRAMES_OFFSET, SESSIONS_OFFSET};
+use crate::persist::Persist;
 use crate::seam::{Mem, Mutation, Probe};
 use crate::wire::Reply;
 
 /// Waits until a range of the pages is durable, where the memory outlives a loss of power.
 pub(super) fn persist_pages<W: World>(world: &W, offset: u64, bytes: u64) -> Result<()> {
     let pages = world.pages();
-    if !pages.is_durable() || pages.make_durable(offset, bytes) {
+    if !pages.is_persistent() {
         return Ok(());
     }
-    Err(Error::Io {
+    pages.persist(offset, bytes).map_err(|error| Error::Io {
         what: format!("making {bytes} bytes of pages durable"),
-        reason: "the device refused to; they may be lost with the next loss of power".into(),
+        reason: error.to_string(),
     })
 }
 
@@ -43,7 +44,7 @@ impl Daemon {
     pub(super) fn persist<W: World>(&self, addr: GAddr, bytes: u64, world: &W) -> Result<Reply> {
         let (_, offset, _) = self.home_of(addr, world)?;
         self.check_in_page(addr, bytes)?;
-        if !world.pages().is_durable() {
+        if !world.pages().is_persistent() {
             let reason = format!(
                 "{addr} is in rack {}, with memory that does not outlive a loss of power: nothing \
                  there can be made durable; use a rack with --memory pmem:",

@@ -15,11 +15,13 @@ use crate::addr::FrameIndex;
 use crate::coherence;
 use crate::copies;
 use crate::daemon::World;
+use crate::daemon::persist::persist_pages;
 use crate::error::{Error, Result};
 use crate::layout::{
     FrameState, FrameWord, REDO_BYTES, REDO_HEADER_BYTES, REDO_OFFSET, REDO_PAGES_TAG,
-    REDO_STORES_MAX, RegionLayout, STATE_OFFSET, StateWord, frame_word,
+    REDO_STORES_MAX, RegionLayout, STATE_OFFSET, StateWord, frame_word, is_volatile,
 };
+use crate::persist::Persist;
 use crate::seam::{ByteRange, Mem, Mutation, Probe, Race};
 
 const SEQUENCE: u64 = REDO_OFFSET;
@@ -113,15 +115,18 @@ impl Redo {
             copies::put(world.private(), *offset, *value);
         }
         let is_early = world.private().mutated(Mutation::FinishUndurableRedo);
-        for (offset, _) in self.stores.iter().filter(|(offset, _)| !in_pages(offset) && !is_early) {
-            copies::persist(world.private(), *offset, 8);
+        if world.private().is_persistent() && !is_early {
+            let lasting = |offset: &u64| !in_pages(offset) && !is_volatile(*offset);
+            for (offset, _) in self.stores.iter().filter(|(offset, _)| lasting(offset)) {
+                copies::write_back(world.private(), *offset, 8);
+            }
+            copies::fence(world.private());
         }
         for (offset, value) in self.stores.iter().filter(|(offset, _)| in_pages(offset)) {
             let at = *offset & !REDO_PAGES_TAG;
             let range = ByteRange { offset: at, bytes: 8 };
             coherence::writing(world.pages(), range, |pages| pages.store(at, *value));
-            let needs = world.pages().is_durable() && !is_early;
-            let is_safe = !needs || world.pages().make_durable(at, 8);
+            let is_safe = is_early || persist_pages(world, at, 8).is_ok();
             assert!(is_safe, "a word that names an allocation cannot be made durable");
         }
     }

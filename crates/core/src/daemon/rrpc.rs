@@ -64,7 +64,7 @@ impl Daemon {
         let reply = |carried| Ok(Reply::Fetched(Fetched { home, bytes, carried }));
         if is_whole && bytes <= u64::from(fetch.inline_bytes_max.min(INLINE_BYTES_MAX)) {
             let mut data = vec![0; bytes as usize];
-            let read = |pages: &W::Mem| pages.copy_out(offset, &mut data);
+            let read = |pages: &W::Persistent| pages.copy_out(offset, &mut data);
             coherence::reading(world.pages(), ByteRange { offset, bytes }, read);
             return Some(reply(Carried::Inline(Bytes(data))));
         }

@@ -5,6 +5,7 @@ use super::Answers;
 use rackpool_core::Result;
 use rackpool_core::copies;
 use rackpool_core::layout::BLOCK_BYTES;
+use rackpool_core::persist::{Persist, PersistError, PersistenceDomain};
 use rackpool_core::seam::{self, Mem, Probe};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -50,10 +51,16 @@ pub struct TestMem {
     fuse: Rc<Fuse>,
     /// What another process stores where, right after the next load from there.
     pub meanwhile: Cell<Option<(u64, u64)>>,
-    /// By number of word, if the memory persists: what it was when it was durable last, and what
-    /// was stored since.
-    unsaved: RefCell<Option<BTreeMap<usize, Vec<u64>>>>,
+    /// By number of word, if the memory persists: what is not certain to be durable.
+    unsaved: RefCell<Option<BTreeMap<usize, Unsaved>>>,
     durability: Cell<Durability>,
+}
+
+struct Unsaved {
+    /// What the word was when it was durable last, and what was stored since.
+    versions: Vec<u64>,
+    /// The version that the next fence makes durable; 0 if none.
+    sent: usize,
 }
 
 /// What asking for durability does.
@@ -88,7 +95,7 @@ impl TestMem {
     /// The power goes: `pick` chooses among so many versions of a word, the oldest first.
     pub(super) fn lose_power(&self, pick: &mut impl FnMut(usize) -> usize) {
         let Some(unsaved) = &mut *self.unsaved.borrow_mut() else { return };
-        for (word, versions) in std::mem::take(unsaved) {
+        for (word, Unsaved { versions, .. }) in std::mem::take(unsaved) {
             self.words[word].set(versions[pick(versions.len())]);
         }
     }
@@ -98,15 +105,16 @@ impl TestMem {
         if let Some(unsaved) = &mut *self.unsaved.borrow_mut()
             && old != value
         {
-            unsaved.entry(offset as usize / 8).or_insert_with(|| vec![old]).push(value);
+            let new = || Unsaved { versions: vec![old], sent: 0 };
+            unsaved.entry(offset as usize / 8).or_insert_with(new).versions.push(value);
         }
     }
 
+    /// Durable at once.
     fn save(&self, offset: u64, bytes: u64) {
         if let Some(unsaved) = &mut *self.unsaved.borrow_mut() {
             let words = offset as usize / 8..(offset + bytes).div_ceil(8) as usize;
-            let saved: Vec<usize> = unsaved.range(words).map(|(word, _)| *word).collect();
-            saved.iter().for_each(|word| _ = unsaved.remove(word));
+            unsaved.retain(|word, _| !words.contains(word));
         }
     }
 
@@ -237,14 +245,33 @@ impl Mem for TestMem {
     fn prefetch(&self, _: u64) {}
     fn fence(&self) {}
     fn flush(&self, _: u64, _: u64) {}
-    fn is_durable(&self) -> bool {
-        self.durability.get() != Durability::None
-    }
-    fn make_durable(&self, offset: u64, bytes: u64) -> bool {
-        self.fuse.burn();
-        if self.durability.get() == Durability::Kept {
-            self.save(offset, bytes);
+}
+
+impl Persist for TestMem {
+    fn domain(&self) -> PersistenceDomain {
+        match self.durability.get() {
+            Durability::None => PersistenceDomain::None,
+            Durability::Kept | Durability::Pretended => PersistenceDomain::Adr,
         }
-        self.is_durable()
+    }
+    fn write_back(&self, offset: u64, bytes: u64) {
+        if let Some(unsaved) = &mut *self.unsaved.borrow_mut() {
+            let words = offset as usize / 8..(offset + bytes).div_ceil(8) as usize;
+            for (_, word) in unsaved.range_mut(words) {
+                word.sent = word.versions.len() - 1;
+            }
+        }
+    }
+    fn persist_fence(&self) -> std::result::Result<(), PersistError> {
+        self.fuse.burn();
+        if let (Durability::Kept, Some(unsaved)) =
+            (self.durability.get(), &mut *self.unsaved.borrow_mut())
+        {
+            unsaved.retain(|_, word| {
+                word.versions.drain(..std::mem::take(&mut word.sent));
+                word.versions.len() > 1
+            });
+        }
+        if self.is_persistent() { Ok(()) } else { Err(PersistError::Volatile) }
     }
 }

@@ -179,6 +179,7 @@ impl TestWorld {
 
 impl World for TestWorld {
     type Mem = TestMem;
+    type Persistent = TestMem;
     type Outbox = Self;
     fn private(&self) -> &TestMem {
         &self.private
