@@ -24,8 +24,6 @@ mod nodes;
 #[cfg(not(feature = "modelled"))]
 mod pass;
 #[cfg(not(feature = "modelled"))]
-mod persist;
-#[cfg(not(feature = "modelled"))]
 mod process;
 
 #[cfg(not(feature = "modelled"))]

@@ -44,9 +44,13 @@ impl Handle {
     /// After any of them nothing is known of the range; it can be asked again.
     pub fn persist(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.client.check(addr, bytes)?;
-        if self.links.options().durability == Durability::None {
-            return Ok(());
+        match self.links.options().durability {
+            Durability::None => Ok(()),
+            Durability::Flush | Durability::Write => self.persist_home(addr, bytes),
         }
+    }
+
+    fn persist_home(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.links.tell_loss()?;
         let (mut at, mut left) = (addr, bytes);
         while left > 0 {
@@ -71,7 +75,7 @@ impl Handle {
     pub fn write_durable(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         self.check_writes()?;
         self.write_home(addr, from)?;
-        self.persist(addr, from.len() as u64)
+        self.persist_home(addr, from.len() as u64)
     }
 
     /// After a write, if the pool's durability is that of writes.

@@ -43,13 +43,14 @@ pub use error::{RegionError, Result, other_version};
 pub use shards::Claim;
 pub use spec::{HugeSize, MemoryKind, MemorySpec, SpecError, size_text};
 
+use crate::persist::PersistentWindow;
 use crate::window::{Access, MapOptions, Window};
 use error::failed;
 use paths::Paths;
 use pmem::Pmem;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::SLOTS_MAX;
-use rackpool_core::durability::PersistenceDomain;
+use rackpool_core::persist::{Persist, PersistenceDomain};
 use rackpool_core::layout::{BELL_BYTES, RegionLayout, SLOT_BYTES, Superblock};
 use rackpool_core::seam::Mem;
 use rackpool_core::tier::Tiers;
@@ -246,10 +247,17 @@ impl RegionFiles {
     /// # Errors
     /// [`RegionError::Persistence`], [`RegionError::Io`].
     pub fn note_stopped(&mut self) -> Result<()> {
-        let Some(mut pmem) = self.pmem.take() else { return Ok(()) };
-        let path = self.spec.path().expect("memory that persists has a name");
-        let windows = [self.map(Section::Private)?, self.map(Section::Pages)?];
-        pmem.note_stopped(&windows, path)
+        self.commit()?;
+        let path = self.spec.path().unwrap_or(Path::new("heap"));
+        self.pmem.as_mut().map_or(Ok(()), |pmem| pmem.note_stopped(path))
+    }
+
+    /// Makes all that is to outlive a loss of power durable, where the memory persists.
+    fn commit(&self) -> Result<()> {
+        let Some(pmem) = &self.pmem else { return Ok(()) };
+        let path = self.spec.path().unwrap_or(Path::new("heap"));
+        let mut sections = [Section::Private, Section::Pages].into_iter();
+        sections.try_for_each(|section| pmem.commit(self.map(section)?, path))
     }
 
     /// Makes the formatted region one that [`RegionFiles::open`] takes. On a device the
@@ -331,15 +339,27 @@ impl RegionFiles {
             populate: is_pages && self.spec.touch,
             huge_advice: is_pages && self.spec.huge.is_some(),
             file_offset: self.section_offset(section),
-            is_synchronous: self.pmem.as_ref().is_some_and(Pmem::is_synchronous),
         };
+        let (fd, bytes) = (self.section_fd(section), self.section_bytes(section));
         let path = self.section_path(section);
-        let window = map_fd(self.section_fd(section), self.section_bytes(section), options, &path)?;
+        let window = match &self.pmem {
+            Some(pmem) => pmem.map(fd, bytes, options).map_err(failed("map", &path))?,
+            None => map_fd(fd, bytes, options, &path)?,
+        };
         let is_coherent = section == Section::Private || self.coherence().is_hardware();
-        let window = window.with_coherence(is_coherent);
-        Ok(match section {
-            Section::Pages | Section::Private => window.with_persistence(self.persistence()),
-            Section::Table | Section::Bell => window,
+        Ok(window.with_coherence(is_coherent))
+    }
+
+    /// As [`RegionFiles::map`], of a section whose stores can be made durable if the memory
+    /// persists: the pages and the private section.
+    ///
+    /// # Errors
+    /// [`RegionError::Io`].
+    pub fn map_persistent(&self, section: Section) -> Result<PersistentWindow> {
+        let window = self.map(section)?;
+        Ok(match &self.pmem {
+            Some(pmem) => pmem.persistent(window),
+            None => PersistentWindow::volatile(window),
         })
     }
 
@@ -588,15 +608,17 @@ impl RegionFiles {
         // same.
         let is_flushed = section == Section::Pages && !self.coherence().is_hardware();
         if is_flushed || matches!(self.store, Store::Device(_)) {
-            let window = self.map(section)?;
+            let window = self.map_persistent(section)?;
             window.zero(offset, bytes);
             window.flush(offset, bytes);
-            // Freed memory stays zero, whatever comes next.
-            if window.is_durable() && !window.make_durable(offset, bytes) {
-                let (path, reason) = (self.section_path(section), "zeroes do not persist".into());
-                return Err(RegionError::Persistence { path, reason });
+            if !window.is_persistent() {
+                return Ok(());
             }
-            return Ok(());
+            // Freed memory stays zero, whatever comes next.
+            return window.persist(offset, bytes).map_err(|error| RegionError::Persistence {
+                path: self.section_path(section),
+                reason: error.to_string(),
+            });
         }
         files::punch(self.section_fd(section), &self.section_path(section), offset, bytes)
     }

@@ -23,42 +23,29 @@ use super::error::{RegionError, Result, failed};
 use super::paths::{self, parent_of};
 use super::spec::MemorySpec;
 use super::superblock::SUPERBLOCK_BYTES;
-use super::{RegionFiles, Section, files, shards};
-use crate::caches;
+use super::{RegionFiles, files, shards};
+use crate::persist::{Medium, PersistentWindow, dirty_shutdowns};
 use crate::process::{boot_id, random_u64};
 use crate::window::{Access, MapOptions, Window};
 use rackpool_core::durability::{
-    PMEM_COPIES, PMEM_COPY_BYTES, PMEM_MAGIC, PMEM_VERSION, PersistenceDomain, PmemHeader,
+    PMEM_COPIES, PMEM_COPY_BYTES, PMEM_MAGIC, PMEM_VERSION, PmemHeader,
 };
 use rackpool_core::layout::MAGIC;
+use rackpool_core::persist::{Persist, PersistError, PersistenceDomain};
 use rackpool_core::seam::Mem;
 use rustix::fs::{CWD, FileType, OFlags, RenameFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use tracing::warn;
+use std::sync::{Mutex, PoisonError};
 
 const HEADER_BYTES: usize = size_of::<PmemHeader>();
-/// Devices that one region of the kernel's is made of, at most.
-const MAPPINGS_MAX: u64 = 32;
-
-/// What the memory is, which decides how a range of it is made durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Medium {
-    /// A character device.
-    Device,
-    /// A file, mapped without a page cache.
-    DaxFile,
-    /// A file behind the page cache.
-    File,
-}
 
 /// Memory that persists, as a region has it.
 #[derive(Debug)]
 pub(super) struct Pmem {
-    fd: OwnedFd,
-    /// The place of the header.
-    head: Window,
+    /// The place of the header. All that is made durable of the region shares its errors.
+    head: Mutex<PersistentWindow>,
     header: PmemHeader,
     medium: Medium,
     domain: PersistenceDomain,
@@ -73,7 +60,7 @@ struct Found {
     medium: Medium,
     /// Of the file or device.
     length_bytes: u64,
-    head: Window,
+    head: PersistentWindow,
     header: Option<PmemHeader>,
 }
 
@@ -103,7 +90,7 @@ pub(super) fn create(
             let absent = || RegionError::Absent { path: path.to_owned() };
             let mut found = find(path)?.ok_or_else(absent)?;
             // Where the device is mapped, blocks that were never written are not durable yet.
-            found.device.is_zero = found.medium == Medium::File;
+            found.device.is_zero = !matches!(found.medium, Medium::DaxFile(_));
             found
         }
     };
@@ -111,15 +98,16 @@ pub(super) fn create(
     if found.header.is_none() && found.head.load(0) == MAGIC {
         return refuse(path, "it is a region of dax: already; open it as that, or wipe it".into());
     }
-    let header = match found.read_header() {
+    let header = match PmemHeader::load(&found.head) {
         Some(header) => header,
         None => new_header(found.length_bytes, found.device.align_bytes, path)?,
     };
     found.check(&header, path)?;
     let pmem = Pmem::new(&found, header, asked, path)?;
     let mut region = files::create_on_device(spec, found.device, path)?;
-    persist_all(&pmem, &region, path)?;
     region.pmem = Some(pmem);
+    // Its zeroes, wherever they are.
+    region.commit()?;
     region.note_attached()?;
     Ok(region)
 }
@@ -134,7 +122,7 @@ pub(super) fn open(
     let found = find(path)?.ok_or_else(absent)?;
     shards::lock_device(&found.device, path)?;
     // The daemon that had it until now may have written it since.
-    let header = found.read_header().ok_or_else(absent)?;
+    let header = PmemHeader::load(&found.head).ok_or_else(absent)?;
     found.check(&header, path)?;
     let pmem = Pmem::new(&found, header, asked, path)?;
     pmem.check_loss(path)?;
@@ -154,15 +142,16 @@ pub(super) fn remove(path: &Path) -> Result<bool> {
 }
 
 /// Takes the header away: nothing is there any more.
-fn wipe(head: &Window, medium: Medium, path: &Path) -> Result<()> {
-    if medium != Medium::Device {
+fn wipe(head: &PersistentWindow, medium: Medium, path: &Path) -> Result<()> {
+    if !matches!(medium, Medium::Device(_)) {
         return paths::remove_file(path);
     }
     head.zero(0, PMEM_COPIES * PMEM_COPY_BYTES);
-    match head.make_durable(0, PMEM_COPIES * PMEM_COPY_BYTES) {
-        true => Ok(()),
-        false => refuse(path, "its header cannot be wiped".into()),
-    }
+    head.persist(0, PMEM_COPIES * PMEM_COPY_BYTES).or_else(|error| not_durable(path, error))
+}
+
+fn not_durable<T>(path: &Path, error: PersistError) -> Result<T> {
+    refuse(path, error.to_string())
 }
 
 fn refuse<T>(path: &Path, reason: String) -> Result<T> {
@@ -182,31 +171,45 @@ fn find(path: &Path) -> Result<Option<Found>> {
         let reason = format!("its {length_bytes} bytes hold no header and region: remove it");
         return refuse(path, reason);
     }
-    let map = |is_synchronous| {
-        let options = MapOptions { is_synchronous, ..MapOptions::default() };
-        Window::map(device.fd.as_fd(), align_bytes, Access::ReadWrite, options)
+    let medium = Medium::of(device.fd.as_fd()).map_err(failed("map", path))?;
+    let head = map(medium, device.fd.as_fd(), align_bytes, MapOptions::default());
+    let head = head.map_err(failed("map", path))?;
+    let head = match PersistentWindow::new(head, committed_domain(medium)) {
+        Ok(head) => head,
+        Err(error) => return refuse(path, error.to_string()),
     };
-    let (medium, head) = match (is_device, map(true)) {
-        (true, _) => (Medium::Device, map(false).map_err(failed("map", path))?),
-        (false, Ok(head)) => (Medium::DaxFile, head),
-        (false, Err(_)) => (Medium::File, map(false).map_err(failed("map", path))?),
-    };
-    if medium != Medium::File && !caches::is_supported() {
-        return refuse(path, "programs cannot write cache lines back on this processor".into());
-    }
-    let head = head.with_persistence(match medium {
-        Medium::File => PersistenceDomain::Msync,
-        Medium::Device | Medium::DaxFile => PersistenceDomain::Adr,
-    });
     (device.base_bytes, device.device_bytes) = (align_bytes, length_bytes - align_bytes);
     let mut found = Found { device, medium, length_bytes, head, header: None };
-    found.header = found.read_header();
+    found.header = PmemHeader::load(&found.head);
     if found.header.is_none() && !is_device {
         let reason = "it is no region of pmem: (its header is missing or torn); choose another \
                       path, or remove it yourself";
         return refuse(path, reason.into());
     }
     Ok(Some(found))
+}
+
+/// Maps a part of it. On a file system that maps its device that is done synchronously whatever the
+/// domain is, so that the file's blocks are durable before they are written.
+fn map(
+    medium: Medium,
+    fd: BorrowedFd<'_>,
+    bytes: u64,
+    options: MapOptions,
+) -> std::io::Result<Window> {
+    match medium {
+        Medium::DaxFile(_) => Window::map_synchronous(fd, bytes, options),
+        _ => Window::map(fd, bytes, Access::ReadWrite, options),
+    }
+}
+
+/// How far stores have to travel on any system until the medium has them.
+fn committed_domain(medium: Medium) -> PersistenceDomain {
+    match medium {
+        Medium::Device(_) | Medium::DaxFile(_) => PersistenceDomain::Adr,
+        // Of memory that forgets the system writes nothing, and says so of nothing.
+        Medium::File | Medium::Volatile => PersistenceDomain::Msync,
+    }
 }
 
 fn open_file(path: &Path) -> Result<DaxDevice> {
@@ -303,15 +306,6 @@ fn present_boot(path: &Path) -> Result<[u64; 2]> {
 }
 
 impl Found {
-    /// The newer of the whole copies.
-    fn read_header(&self) -> Option<PmemHeader> {
-        PmemHeader::newest(|copy| {
-            let mut bytes = [0; HEADER_BYTES];
-            self.head.copy_out(copy * PMEM_COPY_BYTES, &mut bytes);
-            bytes
-        })
-    }
-
     /// Whether the header is of this release and of memory of this shape.
     fn check(&self, header: &PmemHeader, path: &Path) -> Result<()> {
         if header.version != PMEM_VERSION {
@@ -342,20 +336,17 @@ impl Pmem {
         asked: Option<PersistenceDomain>,
         path: &Path,
     ) -> Result<Self> {
-        let fd = found.device.fd.try_clone().map_err(failed("duplicate", path))?;
-        let region = kernel_region(fd.as_fd());
-        let says = region.as_deref().and_then(kernel_domain);
-        let domain = match choose(asked, found.medium, says) {
+        let domain = match found.medium.domain(asked) {
             Ok(domain) => domain,
-            Err(reason) => return refuse(path, reason),
+            Err(error) => return refuse(path, error.to_string()),
         };
+        // All that the system has to write shares the errors of one open file.
         Ok(Self {
-            fd,
-            head: found.head.clone(),
+            head: Mutex::new(found.head.clone()),
             header,
             medium: found.medium,
             domain,
-            dirty_shutdowns: region.as_deref().and_then(dirty_shutdowns).map_or(0, |n| n + 1),
+            dirty_shutdowns: dirty_shutdowns(found.device.fd.as_fd()).map_or(0, |n| n + 1),
             boot: present_boot(path)?,
         })
     }
@@ -393,9 +384,30 @@ impl Pmem {
         self.domain
     }
 
-    /// Whether it is mapped so that the file system keeps no page of its own.
-    pub(super) fn is_synchronous(&self) -> bool {
-        self.medium == Medium::DaxFile
+    /// Maps a part of its file.
+    pub(super) fn map(
+        &self,
+        fd: BorrowedFd<'_>,
+        bytes: u64,
+        options: MapOptions,
+    ) -> std::io::Result<Window> {
+        map(self.medium, fd, bytes, options)
+    }
+
+    /// A window of its file, in its domain.
+    pub(super) fn persistent(&self, window: Window) -> PersistentWindow {
+        self.on_head(|head| head.beside(window, self.domain))
+    }
+
+    /// Makes all of a window of its file durable, whatever its domain is.
+    pub(super) fn commit(&self, window: Window, path: &Path) -> Result<()> {
+        let (bytes, domain) = (window.bytes(), committed_domain(self.medium));
+        let window = self.on_head(|head| head.beside(window, domain));
+        window.persist(0, bytes).or_else(|error| not_durable(path, error))
+    }
+
+    fn on_head<R>(&self, use_head: impl FnOnce(&PersistentWindow) -> R) -> R {
+        use_head(&self.head.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn note_attached(&mut self, path: &Path) -> Result<()> {
@@ -415,120 +427,20 @@ impl Pmem {
         )
     }
 
-    pub(super) fn note_stopped(&mut self, windows: &[Window], path: &Path) -> Result<()> {
-        match self.medium {
-            Medium::DaxFile | Medium::File => {
-                rustix::fs::fsync(&self.fd).map_err(failed("sync", path))?;
-            }
-            Medium::Device => {
-                for window in windows {
-                    let window = window.clone().with_persistence(PersistenceDomain::Adr);
-                    if !window.make_durable(0, window.bytes()) {
-                        return refuse(path, "what is in it cannot be made durable".into());
-                    }
-                }
-            }
-        }
+    /// Only after [`Pmem::commit`] of all sections that are to be found again.
+    pub(super) fn note_stopped(&mut self, path: &Path) -> Result<()> {
         self.write_header(PmemHeader { in_use: 0, ..self.header }, path)
     }
 
     pub(super) fn remove(&self, path: &Path) -> Result<()> {
-        wipe(&self.head, self.medium, path)
+        self.on_head(|head| wipe(head, self.medium, path))
     }
 
-    /// Writes the older copy, so that one is whole at any time.
     fn write_header(&mut self, header: PmemHeader, path: &Path) -> Result<()> {
-        let (header, at) = header.next();
-        self.head.copy_in(at, &header.to_bytes());
-        if !self.head.make_durable(at, HEADER_BYTES as u64) {
-            return refuse(path, "its header cannot be made durable".into());
-        }
-        self.header = header;
+        let stored = self.on_head(|head| header.store(head));
+        self.header = stored.or_else(|error| not_durable(path, error))?;
         Ok(())
     }
-}
-
-/// Makes a region that was just made durable as a whole: its zeroes, wherever they are.
-fn persist_all(pmem: &Pmem, region: &RegionFiles, path: &Path) -> Result<()> {
-    if pmem.medium != Medium::Device {
-        return rustix::fs::fsync(&pmem.fd).map_err(failed("sync", path));
-    }
-    for section in [Section::Private, Section::Pages] {
-        let window = region.map(section)?.with_persistence(PersistenceDomain::Adr);
-        if !window.make_durable(0, window.bytes()) {
-            return refuse(path, "it cannot be made zero for good".into());
-        }
-    }
-    Ok(())
-}
-
-/// The domain to go by. `says`: what the kernel says of the device, if it does.
-fn choose(
-    asked: Option<PersistenceDomain>,
-    medium: Medium,
-    says: Option<PersistenceDomain>,
-) -> Result<PersistenceDomain, String> {
-    use PersistenceDomain as Domain;
-    match (medium, asked) {
-        (_, Some(Domain::None)) => Ok(Domain::None),
-        (Medium::File, None | Some(Domain::Msync)) => Ok(Domain::Msync),
-        (Medium::File, Some(other)) => Err(format!(
-            "domain={other} needs a device, or a file on a file system that is mounted with dax; \
-             this file is behind the page cache: use domain=msync"
-        )),
-        (Medium::Device, Some(Domain::Msync)) => {
-            Err("domain=msync needs a file, and this is a device: use domain=adr".into())
-        }
-        (_, Some(Domain::Eadr)) if says == Some(Domain::Adr) => Err(
-            "the kernel says that this platform does not keep its caches when the power goes: use \
-             domain=adr"
-                .into(),
-        ),
-        (_, Some(asked)) => Ok(asked),
-        (_, None) => Ok(says.unwrap_or(Domain::Adr)),
-    }
-}
-
-/// The folder in which the kernel tells of the persistent memory that a file or device is in.
-fn kernel_region(fd: BorrowedFd<'_>) -> Option<PathBuf> {
-    let stat = rustix::fs::fstat(fd).ok()?;
-    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-    let (class, number) = if is_device { ("char", stat.st_rdev) } else { ("block", stat.st_dev) };
-    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let device = std::fs::canonicalize(format!("/sys/dev/{class}/{major}:{minor}")).ok()?;
-    device.ancestors().find(|folder| is_region(folder)).map(Path::to_owned)
-}
-
-fn is_region(folder: &Path) -> bool {
-    let name = folder.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.strip_prefix("region"));
-    number.is_some_and(|number| number.parse::<u32>().is_ok())
-}
-
-/// What is kept when the power goes, as the kernel says.
-fn kernel_domain(region: &Path) -> Option<PersistenceDomain> {
-    match std::fs::read_to_string(region.join("persistence_domain")).ok()?.trim() {
-        "cpu_cache" => Some(PersistenceDomain::Eadr),
-        "memory_controller" => Some(PersistenceDomain::Adr),
-        other => {
-            warn!(target: "region", "the kernel says of {}: {other}", region.display());
-            None
-        }
-    }
-}
-
-/// How often the devices of a region lost power without keeping what had reached them, in all.
-fn dirty_shutdowns(region: &Path) -> Option<u64> {
-    let number = |path: PathBuf| dax::number_in(path.to_str()?);
-    let mappings = number(region.join("mappings"))?.min(MAPPINGS_MAX);
-    let mut sum = 0;
-    for index in 0..mappings {
-        let text = std::fs::read_to_string(region.join(format!("mapping{index}"))).ok()?;
-        let device = region.parent()?.join(text.split(',').next()?.trim());
-        let counts = ["nfit", "papr", "cxl"].into_iter();
-        sum += counts.map(|kind| device.join(kind).join("dirty_shutdown")).find_map(number)?;
-    }
-    (mappings > 0).then_some(sum)
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 use rackpool_core::PageGeometry;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::{PAGE_SHIFT_DEFAULT, PAGE_SHIFT_MAX, PAGE_SHIFT_MIN, TIERS_MAX};
-use rackpool_core::durability::PersistenceDomain;
 use rackpool_core::layout::RegionLayout;
+use rackpool_core::persist::PersistenceDomain;
 use rackpool_core::tier::Tiers;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -387,8 +387,7 @@ fn parse_touch(text: &str) -> Result<bool, SpecError> {
 }
 
 fn parse_domain(text: &str) -> Result<PersistenceDomain, SpecError> {
-    let all = PersistenceDomain::ALL;
-    all.into_iter().find(|one| one.to_string() == text).ok_or_else(|| SpecError::BadValue {
+    text.parse().map_err(|_| SpecError::BadValue {
         key: "domain",
         value: text.to_owned(),
         allowed: "none, adr, eadr or msync; left out it is what the device has",

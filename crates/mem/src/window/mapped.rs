@@ -7,7 +7,6 @@
 use super::out_of_window;
 use crate::sync::{Arc, AtomicU64, Ordering, compiler_fence, full_fence, spin_loop};
 use crate::{caches, copy};
-use rackpool_core::durability::PersistenceDomain;
 use rackpool_core::seam::{Mem, Probe, Section};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat};
@@ -43,8 +42,6 @@ pub struct MapOptions {
     pub populate: bool,
     /// Ask for transparent huge pages; whether they come is the system's decision.
     pub huge_advice: bool,
-    /// Only if the memory is the device's own (`MAP_SYNC`).
-    pub is_synchronous: bool,
 }
 
 /// What a window and its clones keep alive; `Private`: whole pages of this process alone.
@@ -97,7 +94,6 @@ pub struct Window {
     delay_ns: u32,
     is_asymmetric: bool,
     is_coherent: bool,
-    pub(super) persistence: PersistenceDomain,
     /// Whether it begins with a line and has no delay.
     is_bare: bool,
     owner: Arc<Backing>,
@@ -152,8 +148,11 @@ impl Window {
     ///
     /// # Errors
     /// Not supported for a file of another kind.
-    pub fn map_synchronous(fd: BorrowedFd<'_>, bytes: u64, file_offset: u64) -> io::Result<Window> {
-        let options = MapOptions { file_offset, ..MapOptions::default() };
+    pub fn map_synchronous(
+        fd: BorrowedFd<'_>,
+        bytes: u64,
+        options: MapOptions,
+    ) -> io::Result<Window> {
         // A kernel that does not know the second flag ignores it without the first.
         let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         Self::map_with(fd, bytes, Access::ReadWrite, options, flags)
@@ -210,7 +209,6 @@ impl Window {
             delay_ns: 0,
             is_asymmetric: false,
             is_coherent: true,
-            persistence: PersistenceDomain::None,
             is_bare: is_bare(base, 0),
             owner,
         }
@@ -557,15 +555,6 @@ impl Mem for Window {
             unsafe { caches::drop_lines(from, bytes as usize) };
         }
     }
-
-    #[inline]
-    fn is_durable(&self) -> bool {
-        self.persistence != PersistenceDomain::None
-    }
-
-    fn make_durable(&self, offset: u64, bytes: u64) -> bool {
-        self.persist_range(offset, bytes)
-    }
 }
 
 /// A piece of what goes out on a socket.
@@ -702,12 +691,7 @@ mod tests {
     fn a_part_of_a_file_is_mapped_at_its_offset() {
         let file = memfd(8192);
         let whole = map(&file, 8192, Access::ReadWrite).unwrap();
-        let options = MapOptions {
-            file_offset: 4096,
-            populate: true,
-            huge_advice: true,
-            ..MapOptions::default()
-        };
+        let options = MapOptions { file_offset: 4096, populate: true, huge_advice: true };
         let part = Window::map(file.as_fd(), 4096, Access::ReadWrite, options).unwrap();
         part.store(0, 5);
         assert_eq!(whole.load(4096), 5);

@@ -27,7 +27,7 @@ pub(super) fn start_target(
     world: &mut RegionWorld,
     wake: &WakeEvent,
 ) -> Result<Target> {
-    let (pages, table) = (world.pages().clone(), world.table().clone());
+    let (pages, table) = (world.pages().window().clone(), world.table().clone());
     let cells = world.target_cells.clone();
     let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
     let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;

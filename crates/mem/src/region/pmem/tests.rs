@@ -1,6 +1,7 @@
 //! Regions in ordinary files: what is kept, what is refused, and what the header says afterwards.
 
 use super::*;
+use crate::region::Section;
 use crate::region::files::tests::format;
 use std::os::unix::fs::FileExt;
 
@@ -64,11 +65,10 @@ fn a_region_in_a_file_is_made_kept_and_removed() {
     drop(region);
     // Its making was cut off: it is gone on with.
     let region = make(&file, SIZE);
-    let pages = region.map(Section::Pages).unwrap();
-    assert!(pages.is_durable() && region.persistence() == PersistenceDomain::Msync);
-    assert!(!region.map(Section::Table).unwrap().is_durable());
+    let pages = region.map_persistent(Section::Pages).unwrap();
+    assert_eq!(pages.domain(), PersistenceDomain::Msync);
     pages.store(64, 77);
-    assert!(pages.make_durable(64, 8));
+    assert_eq!(pages.persist(64, 8), Ok(()));
     assert!(matches!(RegionFiles::open(&spec), Err(RegionError::Locked { .. })));
     drop((pages, region));
 
@@ -97,7 +97,7 @@ fn what_is_not_the_regions_own_file_is_refused() {
     assert!(refusal(&file, "?size=8M").contains("has size 4M, asked for is 8M"));
     for domain in ["adr", "eadr"] {
         let error = refusal(&file, &format!("?domain={domain}"));
-        assert!(error.contains("behind the page cache: use domain=msync"), "{error}");
+        assert!(error.contains("only msync makes it durable"), "{error}");
     }
     let bytes = file.file().metadata().unwrap().len();
     for other in [bytes + 4096, bytes - 4096] {
@@ -153,7 +153,9 @@ fn without_a_domain_nothing_is_promised_after_a_loss_of_power() {
     let file = TestFile::new("none");
     let none = "?domain=none";
     let mut region = make(&file, &format!("{SIZE}&domain=none"));
-    assert!(!region.map(Section::Pages).unwrap().is_durable());
+    let pages = region.map_persistent(Section::Pages).unwrap();
+    assert_eq!(pages.persist(0, 8), Err(PersistError::Volatile));
+    drop(pages);
     region.note_stopped().unwrap();
     drop(region);
     file.set_header(|header| header.boot[0] ^= 1);
@@ -167,48 +169,12 @@ fn without_a_domain_nothing_is_promised_after_a_loss_of_power() {
 }
 
 #[test]
-fn each_memory_has_the_domains_that_it_can_keep() {
-    use PersistenceDomain as D;
-    let all = [None, Some(D::None), Some(D::Adr), Some(D::Eadr), Some(D::Msync)];
-    let of = |medium, says| all.map(|asked| choose(asked, medium, says).ok());
-    let none = Some(D::None);
-    let (adr, eadr, msync) = (Some(D::Adr), Some(D::Eadr), Some(D::Msync));
-    assert_eq!(of(Medium::File, None), [msync, none, None, None, msync]);
-    assert_eq!(of(Medium::Device, None), [adr, none, adr, eadr, None]);
-    assert_eq!(of(Medium::Device, adr), [adr, none, adr, None, None]);
-    assert_eq!(of(Medium::DaxFile, adr), [adr, none, adr, None, msync]);
-    assert_eq!(of(Medium::DaxFile, eadr), [eadr, none, adr, eadr, msync]);
-}
-
-#[test]
-fn dirty_shutdowns_of_all_devices_of_a_region_are_counted() {
-    let folder = std::env::temp_dir().join(format!("rackpool-dirty-{}", std::process::id()));
-    let region = folder.join("region0");
-    let write = |name: &str, text: &str| {
-        let path = folder.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
-    write("region0/mappings", "2\n");
-    write("region0/mapping0", "nmem0,0,1073741824,0\n");
-    write("region0/mapping1", "nmem1,0,1073741824,1\n");
-    write("region0/persistence_domain", "memory_controller\n");
-    write("nmem0/nfit/dirty_shutdown", "3\n");
-    assert_eq!(dirty_shutdowns(&region), None, "one of them does not count");
-    write("nmem1/cxl/dirty_shutdown", "0x4\n");
-    assert_eq!(dirty_shutdowns(&region), Some(7));
-    assert_eq!(kernel_domain(&region), Some(PersistenceDomain::Adr));
-    assert!(is_region(&region) && !is_region(&folder.join("regions")));
-    std::fs::remove_dir_all(&folder).unwrap();
-}
-
-#[test]
 fn a_device_that_lost_what_had_reached_it_is_refused() {
     let file = TestFile::new("dirty");
     drop(make(&file, SIZE));
     let found = find(&file.0).unwrap().unwrap();
     let mut pmem = Pmem::new(&found, found.header.unwrap(), None, &file.0).unwrap();
-    pmem.medium = Medium::Device;
+    pmem.medium = Medium::Device(None);
     for (before, now, in_use, is_refused) in
         [(3, 4, 1, true), (3, 3, 1, false), (3, 4, 0, false), (0, 4, 1, false), (3, 0, 1, false)]
     {
