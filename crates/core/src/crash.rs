@@ -26,12 +26,7 @@ pub fn flush_client(slot: &impl Mem, pages: &impl Mem, layout: &RegionLayout) {
 
 /// Writes back what a daemon that died, or the thread that executed for others beside it, may have
 /// left: what they were doing is unknown. Called by its successor, before it serves.
-pub fn flush_daemon(
-    table: &impl Mem,
-    pages: &impl Mem,
-    layout: &RegionLayout,
-    frames: u32,
-) {
+pub fn flush_daemon(table: &impl Mem, pages: &impl Mem, layout: &RegionLayout, frames: u32) {
     if pages.is_coherent() || pages.mutated(Mutation::LeaveLinesAtAttach) {
         return;
     }

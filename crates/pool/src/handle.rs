@@ -162,7 +162,8 @@ impl Handle {
     /// if its rack is; `bad-size`. After `outcome-unknown` calling again tells: `occupied` means
     /// that it was done.
     pub fn alloc_into(&mut self, word: GAddr, bytes: u64) -> Result<GAddr> {
-        self.check_writable_word(word)?;
+        self.client.check_atomic(word)?;
+        self.check_writes()?;
         Ok(self.run(&mut AtWord::alloc(word, bytes))?)
     }
 
@@ -175,7 +176,8 @@ impl Handle {
     /// the word of [`Handle::alloc_into`]; `busy` (quarantine, frees owed to other racks). After
     /// `outcome-unknown` a word that is 0 means that it was done.
     pub fn free_from(&mut self, word: GAddr, bytes: u64) -> Result<()> {
-        self.check_writable_word(word)?;
+        self.client.check_atomic(word)?;
+        self.check_writes()?;
         self.run(&mut AtWord::free(word, bytes))?;
         Ok(())
     }

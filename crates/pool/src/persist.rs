@@ -86,7 +86,7 @@ impl Handle {
         }
     }
 
-    fn check_writes(&self) -> Result<()> {
+    pub(crate) fn check_writes(&self) -> Result<()> {
         if self.links.is_read_only() { Err(self.links.read_only_error().into()) } else { Ok(()) }
     }
 

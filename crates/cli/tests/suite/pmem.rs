@@ -1,7 +1,7 @@
 //! Racks with memory that persists, in ordinary files, killed and started again by other boots of
 //! the host as far as they can tell: what is durable is there, whatever else is told.
 
-use crate::common::{Dir, Server, run, told};
+use crate::common::{Dir, Server, rackpool, run, told};
 use rackpool_core::durability::{PMEM_COPY_BYTES, PmemHeader};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -146,4 +146,36 @@ fn what_cannot_persist_is_told_and_a_file_is_served_once() {
     let (code, _, error) = daemon(&format!("pmem:{foreign}?size=4M&pages=64K"));
     assert!(code == 1 && error.contains("choose another path"), "{error}");
     assert_eq!(std::fs::read(&foreign).unwrap(), [7; 1 << 16], "it is left alone");
+}
+
+#[test]
+fn a_daemon_that_is_killed_in_the_middle_of_writes_keeps_what_was_acknowledged() {
+    let mut host = Host::start(Dir::new());
+    let mut expected = 0;
+    let addr = host.says("0", "alloc 64 local");
+    for (round, rack) in ["0", "1", "0"].into_iter().enumerate() {
+        let text = format!("add {addr} 1; persist {addr} 8\n").repeat(3000);
+        let words = ["shell", "--rack", rack, "--master", &host.master.addr, "-c", &text];
+        let writer = rackpool()
+            .args(words)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        std::thread::sleep(std::time::Duration::from_millis(120 + 70 * round as u64));
+        let [first, second] = host.daemons;
+        kill(first);
+        let memory = format!("pmem:{}", host.dir.file("rack0"));
+        let words = ["daemon", "--rack", "0", "--master", &host.master.addr, "--memory", &memory];
+        host.daemons = [Server::start(&words), second];
+        let (_, out, error) = told(&writer.wait_with_output().expect("our own child"));
+        let acknowledged = out.lines().filter(|line| *line == "ok").count() as u64;
+        let word = host.says("0", &format!("read {addr} 8"));
+        let found = u64::from_str_radix(&word, 16).expect("eight bytes in hex").swap_bytes();
+        // One more may have been under way.
+        let counted = expected + acknowledged..=expected + acknowledged + 1;
+        assert!(counted.contains(&found), "{found} of {counted:?}: {error}");
+        expected = found;
+    }
+    assert!(expected > 0, "no write was acknowledged before its daemon was killed");
 }

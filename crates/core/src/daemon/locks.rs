@@ -129,7 +129,11 @@ impl Locks {
     }
 
     /// Reads the table and drops what belonged to sessions that are over.
-    pub(super) fn load<M: Persist>(mem: &M, sessions: &Sessions, pages: PageGeometry) -> Result<Locks> {
+    pub(super) fn load<M: Persist>(
+        mem: &M,
+        sessions: &Sessions,
+        pages: PageGeometry,
+    ) -> Result<Locks> {
         let mut locks = Locks {
             pages,
             holds: BTreeMap::new(),

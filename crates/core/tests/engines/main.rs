@@ -5,6 +5,7 @@ mod daemon_audit;
 mod daemon_crash;
 mod daemon_damage;
 mod daemon_heat;
+mod daemon_images;
 mod daemon_leaving;
 mod daemon_locks;
 mod daemon_model;

@@ -165,8 +165,7 @@ impl World for RegionWorld {
             warn!(target: "daemon", "punching {bytes} bytes of pages: {error}; zeroing instead");
             self.pages.zero(offset, bytes);
             self.pages.flush(offset, bytes);
-            let is_safe =
-                !self.pages.is_persistent() || self.pages.persist(offset, bytes).is_ok();
+            let is_safe = !self.pages.is_persistent() || self.pages.persist(offset, bytes).is_ok();
             assert!(is_safe, "freed pages cannot be made zero for good");
         }
     }

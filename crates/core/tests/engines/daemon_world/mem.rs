@@ -5,6 +5,7 @@ use super::Answers;
 use rackpool_core::Result;
 use rackpool_core::copies;
 use rackpool_core::layout::BLOCK_BYTES;
+use rackpool_core::persist::recorder::StoreRecorder;
 use rackpool_core::persist::{Persist, PersistError, PersistenceDomain};
 use rackpool_core::seam::{self, Mem, Probe};
 use std::cell::{Cell, RefCell};
@@ -54,6 +55,8 @@ pub struct TestMem {
     /// By number of word, if the memory persists: what is not certain to be durable.
     unsaved: RefCell<Option<BTreeMap<usize, Unsaved>>>,
     durability: Cell<Durability>,
+    /// What is told of all that happens.
+    recorder: RefCell<Option<StoreRecorder>>,
 }
 
 struct Unsaved {
@@ -83,6 +86,28 @@ impl TestMem {
             meanwhile: Cell::new(None),
             unsaved: RefCell::new(None),
             durability: Cell::new(Durability::None),
+            recorder: RefCell::new(None),
+        }
+    }
+
+    /// Persists from now on, and tells the recorder.
+    pub(super) fn record(&self, recorder: StoreRecorder) {
+        assert_eq!(recorder.bytes(), self.bytes());
+        self.durability.set(Durability::Kept);
+        *self.recorder.borrow_mut() = Some(recorder);
+    }
+
+    /// Backed as a whole, with these bytes.
+    pub(super) fn fill(&self, bytes: &[u8]) {
+        self.backed.borrow_mut().fill(true);
+        for (word, bytes) in self.words.iter().zip(bytes.chunks_exact(8)) {
+            word.set(u64::from_le_bytes(bytes.try_into().unwrap()));
+        }
+    }
+
+    fn told(&self, tell: impl FnOnce(&StoreRecorder)) {
+        if let Some(recorder) = &*self.recorder.borrow() {
+            tell(recorder);
         }
     }
 
@@ -102,6 +127,7 @@ impl TestMem {
 
     fn change(&self, offset: u64, value: u64) {
         let old = self.word(offset).replace(value);
+        self.told(|recorder| recorder.store(offset, value));
         if let Some(unsaved) = &mut *self.unsaved.borrow_mut()
             && old != value
         {
@@ -168,6 +194,10 @@ impl TestMem {
             .iter()
             .for_each(|word| word.set(0));
         self.save(offset, bytes);
+        self.told(|recorder| {
+            recorder.zero(offset, bytes);
+            recorder.persist(offset, bytes).unwrap();
+        });
         gone
     }
 }
@@ -255,6 +285,7 @@ impl Persist for TestMem {
         }
     }
     fn write_back(&self, offset: u64, bytes: u64) {
+        self.told(|recorder| recorder.write_back(offset, bytes));
         if let Some(unsaved) = &mut *self.unsaved.borrow_mut() {
             let words = offset as usize / 8..(offset + bytes).div_ceil(8) as usize;
             for (_, word) in unsaved.range_mut(words) {
@@ -264,6 +295,7 @@ impl Persist for TestMem {
     }
     fn persist_fence(&self) -> std::result::Result<(), PersistError> {
         self.fuse.burn();
+        self.told(|recorder| recorder.persist_fence().unwrap());
         if let (Durability::Kept, Some(unsaved)) =
             (self.durability.get(), &mut *self.unsaved.borrow_mut())
         {

@@ -21,6 +21,7 @@ use rackpool_core::daemon::{
 use rackpool_core::layout::{
     AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
 };
+use rackpool_core::persist::recorder::StoreRecorder;
 use rackpool_core::seam::Mem;
 use rackpool_core::tier::Tiers;
 use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
@@ -343,9 +344,35 @@ impl Rig {
         rig
     }
 
+    /// A rack that tells a recorder of all that happens to its private section and its pages,
+    /// which lie in this order in the recorder's memory.
+    pub fn recorded(frame_count: u32, recorder: &StoreRecorder) -> Rig {
+        let world = TestWorld::new(frame_count);
+        let (private, pages) = (world.private.bytes(), world.pages.bytes());
+        world.private.record(recorder.slice(0, private));
+        world.pages.record(recorder.slice(private, pages));
+        Rig::on(world)
+    }
+
+    /// A rack whose daemon is not started on what a loss of power has left.
+    pub fn of_image(frame_count: u32, image: &[u8]) -> Rig {
+        let mut world = TestWorld::new(frame_count);
+        let (private, pages) = image.split_at(world.private.bytes() as usize);
+        world.private.fill(private);
+        world.pages.fill(pages);
+        world.lost_power = true;
+        Rig::unstarted(world)
+    }
+
     fn on(world: TestWorld) -> Rig {
-        let mut rig = Rig {
-            world: world.format(),
+        let mut rig = Rig::unstarted(world.format());
+        rig.start();
+        rig
+    }
+
+    fn unstarted(world: TestWorld) -> Rig {
+        Rig {
+            world,
             daemon: None,
             clients: BTreeMap::new(),
             live: BTreeMap::new(),
@@ -358,9 +385,7 @@ impl Rig {
             second_crash: None,
             loses_power: false,
             tags: 0,
-        };
-        rig.start();
-        rig
+        }
     }
 
     /// Runs a piece of the daemon; `None` if it crashed in it.
@@ -398,6 +423,13 @@ impl Rig {
         self.start();
         self.world.fuse.disarm();
         self.resend();
+    }
+
+    /// Attaches without a master.
+    pub fn attach(&mut self) -> Result<()> {
+        let pages = self.world.layout.pages;
+        self.daemon = Some(Daemon::attach(&mut self.world, RACK, Some(pages))?);
+        Ok(())
     }
 
     /// Attaches and does what a runtime does after it.
