@@ -72,6 +72,7 @@ Examples:
   rackpool daemon --rack 0 --shard 0/2 --memory 'shm:/dev/shm/rack0?size=1G'    two daemons for
   rackpool daemon --rack 0 --shard 1/2 --memory 'shm:/dev/shm/rack0?size=1G'    one rack
   rackpool daemon --rack 2 --master 10.0.0.1:7400 --listen 10.0.0.3:0 --secret-file secret
+  rackpool daemon --rack 0 --master 127.0.0.1:7400 --memory 'pmem:/mnt/pmem/rack0?size=1G'
   rackpool daemon --rack 0 --metrics 9401                then: curl http://127.0.0.1:9401/metrics
 
 With --metrics the line is `ready ADDR metrics=ADDR`.";

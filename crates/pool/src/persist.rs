@@ -51,6 +51,8 @@ impl Handle {
     }
 
     fn persist_home(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
+        // What a locked range still buffers here is at its home first.
+        self.before_others(addr, bytes)?;
         self.links.tell_loss()?;
         let (mut at, mut left) = (addr, bytes);
         while left > 0 {

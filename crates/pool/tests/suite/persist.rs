@@ -3,7 +3,9 @@
 
 use rackpool::cluster::Cluster;
 use rackpool::daemon::{DaemonOptions, DaemonServer};
-use rackpool::{CasOutcome, Durability, GAddr, Handle, Options, Placement, Pool, RackId};
+use rackpool::{
+    CasOutcome, Durability, GAddr, Handle, LockMode, LockOptions, Options, Placement, Pool, RackId,
+};
 use std::path::PathBuf;
 
 const PAGE: u64 = 64 << 10;
@@ -142,4 +144,39 @@ fn memory_that_does_not_persist_refuses_to_promise_and_keeps_its_pages() {
     assert!(error.to_string().contains("only a drain takes it elsewhere"), "{error}");
     assert_eq!(write.admin().migrate(addr, RackId(1)).unwrap(), RackId(1));
     flush.persist(addr, 8).unwrap();
+}
+
+#[test]
+fn writes_that_a_locked_range_still_buffers_are_persisted_at_their_home() {
+    let stage = Stage::start("buffered");
+    for (durability, asks) in [(Durability::Flush, true), (Durability::Write, false)] {
+        let mut far = stage.handle(0, durability);
+        let mut near = stage.handle(1, Durability::None);
+        let addr = far.alloc(4096, Placement::Rack(RackId(1))).unwrap();
+        near.read(addr, &mut [0; 8]).unwrap();
+        let guard = far.lock(addr, LockMode::Write, LockOptions::range(1024)).unwrap();
+        far.write(addr, b"buffered").unwrap();
+        if asks {
+            assert_eq!(near.read_u64(addr), Ok(0), "it is not at home yet");
+            far.persist(addr, 8).unwrap();
+        }
+        let mut found = [0; 8];
+        near.read(addr, &mut found).unwrap();
+        assert_eq!(&found, b"buffered", "{durability:?}");
+        far.unlock(guard).unwrap();
+        far.free(addr, 4096).unwrap();
+    }
+}
+
+#[test]
+fn a_durable_write_does_not_hang_on_the_pools_durability() {
+    let stage = Stage::start("durable");
+    let mut handle = stage.handle(1, Durability::None);
+    let addr = handle.alloc(64, Placement::Local).unwrap();
+    handle.write(addr, b"known").unwrap();
+    let asked = requests(&mut handle, |handle| handle.write_durable(addr, b"kept").unwrap());
+    assert_eq!(asked, 1);
+    let mut elsewhere = stage.handle(0, Durability::None);
+    let volatile = elsewhere.alloc(64, Placement::Local).unwrap();
+    assert_eq!(elsewhere.write_durable(volatile, b"lost").unwrap_err().code(), "denied");
 }
