@@ -440,6 +440,7 @@ fn recover_metadata<W: World>(world: &W, layout: &RegionLayout) -> Result<(Check
     if lost_power {
         drop_volatile(world);
     }
+    adopt_stores(world.private())?;
     let checked = check_copies(world.private(), layout)?;
     let redo = Redo::replay(world, layout)?;
     if lost_power {
@@ -447,6 +448,18 @@ fn recover_metadata<W: World>(world: &W, layout: &RegionLayout) -> Result<(Check
         drop_volatile(world);
     }
     Ok((checked, redo))
+}
+
+/// What the last daemon stored, and was killed before it was durable, counts from now on: it is made
+/// durable before anything hangs on it.
+fn adopt_stores<M: Persist>(mem: &M) -> Result<()> {
+    if !mem.is_persistent() || mem.mutated(Mutation::TrustKilledDaemon) {
+        return Ok(());
+    }
+    mem.persist(0, mem.bytes()).map_err(|error| Error::Io {
+        what: "making what the last daemon stored durable".into(),
+        reason: error.to_string(),
+    })
 }
 
 /// Mends what is wrong in one copy, of everything before the slab bitmaps that is in use. Damage

@@ -79,7 +79,7 @@ impl Script {
         header = header.store(&head).unwrap();
         self.done(Step::Header);
         let bytes = layout().private_bytes() + layout().pages_bytes();
-        let mut rig = Rig::recorded(FRAMES, &self.recorder.slice(HEADER_BYTES, bytes));
+        let rig = Rig::recorded(FRAMES, &self.recorder.slice(HEADER_BYTES, bytes));
         rig.world.fuse.answers.mutation.set(mutation);
         self.rig = Some(rig);
         PmemHeader { in_use: 1, ..header }.store(&head).unwrap();
@@ -202,7 +202,7 @@ fn check_free_frames(rig: &Rig) -> Result<(), String> {
         let private = rig.world.private_mem();
         let state = copies::load(private, frame_word(frame, FrameWord::State));
         let state = state.map_err(|error| error.to_string())?;
-        if FrameState::from_word(state) != Some(FrameState::Free) {
+        if FrameState::from_byte(state as u8) != Some(FrameState::Free) {
             continue;
         }
         let start = layout().frame_offset(frame);

@@ -99,6 +99,28 @@ fn run(at: u64, seed: u64, setting: Setting) -> bool {
     if let Some(effects) = second {
         rig.world.fuse.arm(effects);
     }
+    check_after_loss(&mut rig, counted, named);
+    has_crashed
+}
+
+/// A daemon is killed before effect `at` and started again, the script goes on to its end, then
+/// the power goes; whether it came to the kill.
+fn run_killed(at: u64, seed: u64, mutation: Option<Mutation>) -> bool {
+    let mut rig = Rig::that_persists(24, Durability::Kept);
+    rig.loses_power = false;
+    rig.world.fuse.answers.mutation.set(mutation);
+    rig.world.power_seed = seed;
+    rig.world.fuse.arm(at);
+    let mut counted = Counted::new();
+    script(&mut rig, &mut counted);
+    rig.world.fuse.disarm();
+    let was_killed = rig.restarts > 0;
+    check_after_loss(&mut rig, counted, None);
+    was_killed
+}
+
+/// The power goes: what was acknowledged is there, and life goes on.
+fn check_after_loss(rig: &mut Rig, counted: Counted, named: Option<(GAddr, u64)>) {
     rig.lose_power();
     rig.world.fuse.disarm();
     for (addr, kept) in counted {
@@ -118,7 +140,7 @@ fn run(at: u64, seed: u64, setting: Setting) -> bool {
     // One request was under way, or its answer was being taken.
     assert!((live..=live + 1).contains(&found), "{found} of {live} live: {stats:?}");
     if let Some((word, bytes)) = named {
-        check_named(&mut rig, word, bytes, found - live);
+        check_named(rig, word, bytes, found - live);
     }
     assert!(rig.daemon.as_ref().unwrap().sweeps_due() > 0, "what was under way is looked for");
     // Life goes on: nothing that lives is handed out again, and all of it can be freed.
@@ -129,7 +151,6 @@ fn run(at: u64, seed: u64, setting: Setting) -> bool {
     let all: Vec<(u64, u64)> = rig.live.iter().map(|(at, live)| (*at, live.bytes)).collect();
     all.into_iter().for_each(|(addr, bytes)| rig.free(10, GAddr(addr), bytes));
     rig.quiesce();
-    has_crashed
 }
 
 #[test]
@@ -163,6 +184,18 @@ fn the_power_may_go_again_while_a_daemon_recovers() {
 }
 
 #[test]
+fn what_a_killed_daemon_left_in_the_caches_is_made_durable_by_the_next() {
+    let mut killed = 0;
+    for at in (0..).step_by(3) {
+        if !run_killed(at, at % 3, None) {
+            break;
+        }
+        killed += 1;
+    }
+    assert!(killed > 200, "the script has only {} effects", 3 * killed);
+}
+
+#[test]
 fn durability_that_is_only_pretended_is_noticed() {
     let setting = Setting { durability: Durability::Pretended, ..KEPT };
     let failed =
@@ -175,7 +208,12 @@ fn each_step_of_durability_that_is_left_out_is_noticed() {
     for mutation in Mutation::ALL.into_iter().filter(|one| one.is_of_power()) {
         let setting = Setting { mutation: Some(mutation), ..KEPT };
         let fails = |at: u64, seed: u64| catch_unwind(|| run(at, seed, setting)).is_err();
-        let is_noticed = (0..2500).any(|at| [at % 2, at + 2].iter().any(|seed| fails(at, *seed)));
+        let is_noticed = (0..2500).any(|at| match mutation {
+            Mutation::TrustKilledDaemon => {
+                catch_unwind(|| run_killed(at, 0, Some(mutation))).is_err()
+            }
+            _ => [at % 2, at + 2].iter().any(|seed| fails(at, *seed)),
+        });
         assert!(is_noticed, "{} changes nothing", mutation.name());
     }
 }

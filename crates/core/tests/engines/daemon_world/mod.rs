@@ -22,7 +22,7 @@ use rackpool_core::layout::{
     AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
 };
 use rackpool_core::persist::recorder::StoreRecorder;
-use rackpool_core::seam::Mem;
+use rackpool_core::seam::{Mem, Section};
 use rackpool_core::tier::Tiers;
 use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{
@@ -318,7 +318,7 @@ pub struct Rig {
     /// Ends the first attach after a crash at that effect.
     pub second_crash: Option<u64>,
     /// Whether a burnt fuse is a loss of power: then it is the caller's.
-    loses_power: bool,
+    pub loses_power: bool,
     tags: u64,
 }
 
