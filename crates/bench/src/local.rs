@@ -13,6 +13,7 @@ use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of
 use rackpool::{FabricChoice, Placement};
 use rackpool_core::copies as checked;
 use rackpool_core::seam::Mem;
+use rackpool_mem::persist::PersistentWindow;
 use rackpool_mem::window::Window;
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -128,7 +129,7 @@ fn metadata(
     mut probe: SystemProbe,
     steps: &mut Steps<'_>,
 ) -> Result<Vec<Row>, BenchError> {
-    let window = Window::heap(checked::COPIES * 8 * METADATA_WORDS);
+    let window = PersistentWindow::volatile(Window::heap(checked::COPIES * 8 * METADATA_WORDS));
     let (rules, slice) = (size.rules(), size.slice());
     let each = |one: &dyn Fn(u64)| {
         slice_ns(slice, METADATA_WORDS, || {

@@ -72,6 +72,7 @@ Examples:
   rackpool daemon --rack 0 --shard 0/2 --memory 'shm:/dev/shm/rack0?size=1G'    two daemons for
   rackpool daemon --rack 0 --shard 1/2 --memory 'shm:/dev/shm/rack0?size=1G'    one rack
   rackpool daemon --rack 2 --master 10.0.0.1:7400 --listen 10.0.0.3:0 --secret-file secret
+  rackpool daemon --rack 0 --master 127.0.0.1:7400 --memory 'pmem:/mnt/pmem/rack0?size=1G'
   rackpool daemon --rack 0 --metrics 9401                then: curl http://127.0.0.1:9401/metrics
 
 With --metrics the line is `ready ADDR metrics=ADDR`.";
@@ -83,6 +84,7 @@ Commands (separated by `;` or line ends; the first failure stops them):
   read ADDR BYTES [hex|text|file:PATH]        -> the bytes, in hex by default
   cas ADDR OLD NEW                            -> ok | failed VALUE
   add ADDR N                                  -> the value before
+  persist ADDR BYTES                          -> ok: it outlives a loss of power (pmem:)
   free ADDR BYTES                             -> ok
   migrate ADDR rack:N                         -> ok rack N: where its page is now
   put NAME file:PATH|text:...                 -> ok
@@ -318,6 +320,7 @@ pub struct DaemonArgs {
     pub master: Option<String>,
     /// The rack's memory, all shards together: shm:PATH?size=SIZE[&huge=2M][&numa=NODE], several
     /// memories with numa=NODE:WEIGHT,NODE:WEIGHT, dax:PATH or heap:SIZE;
+    /// pmem:PATH?size=SIZE[&domain=none|adr|eadr|msync] if it is to outlive a loss of power;
     /// dax:PATH?coherence=software if hosts share it and no hardware keeps their caches in
     /// agreement
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]

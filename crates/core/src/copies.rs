@@ -9,9 +9,15 @@
 //! copies that agree, on the old value or on the new one: to a daemon that attaches, it is one
 //! store. Called by the daemon's engine for each word that it keeps, and by those that read a
 //! region without its daemon. Decision 0051.
+//!
+//! On memory that outlives a loss of power a store is durable when it returns, before the word can
+//! change again: so after a loss of power each copy is the old value or the new one, and two agree.
+//! Sessions and locks are not made durable, since nothing of them is used after that.
 
 use crate::constants::BLOCK_BYTES;
 use crate::error::{Error, Result};
+use crate::layout::is_volatile;
+use crate::persist::Persist;
 use crate::seam::{Mem, Mutation};
 
 /// Copies of each word of the private section.
@@ -62,11 +68,50 @@ pub fn damaged(offset: u64) -> Error {
     Error::BadRegion { reason }
 }
 
-pub fn store<M: Mem>(mem: &M, offset: u64, value: u64) {
+pub fn store<M: Persist>(mem: &M, offset: u64, value: u64) {
+    put(mem, offset, value);
+    if !mem.mutated(Mutation::StoreUndurably) {
+        persist(mem, offset, 8);
+    }
+}
+
+/// As [`store`], but durable when [`persist`] has returned for the word, which has to be before it
+/// changes again.
+pub fn put<M: Mem>(mem: &M, offset: u64, value: u64) {
     let [first, second, third] = places(mem.bytes(), offset);
     mem.store(third, value);
     mem.store(second, value);
     mem.store(first, value);
+}
+
+/// Makes a range durable in all its copies, where the memory can do that.
+///
+/// # Panics
+/// If it cannot any more: the daemon ends, since what it would acknowledge from now on could be
+/// lost. What it acknowledged before is there for the next one.
+pub fn persist<M: Persist>(mem: &M, offset: u64, bytes: u64) {
+    if !mem.is_persistent() || is_volatile(offset) {
+        return;
+    }
+    write_back(mem, offset, bytes);
+    fence(mem);
+}
+
+/// Sends all copies of a range on their way to the medium, until [`fence`].
+pub fn write_back<M: Persist>(mem: &M, offset: u64, bytes: u64) {
+    places(mem.bytes(), offset).into_iter().for_each(|place| mem.write_back(place, bytes));
+}
+
+/// Waits for what [`write_back`] has sent, where the memory persists.
+///
+/// # Panics
+/// As [`persist`].
+pub fn fence<M: Persist>(mem: &M) {
+    if mem.is_persistent()
+        && let Err(error) = mem.persist_fence()
+    {
+        panic!("the region's metadata cannot be made durable: {error}");
+    }
 }
 
 /// What was found in a part of the section.
@@ -80,7 +125,7 @@ pub struct Checked {
 
 /// Compares the copies of all words in a range, which are not being stored meanwhile, and mends
 /// single ones that are wrong.
-pub fn check<M: Mem>(mem: &M, offset: u64, bytes: u64, checked: &mut Checked) {
+pub fn check<M: Persist>(mem: &M, offset: u64, bytes: u64, checked: &mut Checked) {
     if mem.mutated(Mutation::TrustOneCopy) {
         return;
     }
@@ -94,7 +139,7 @@ pub fn check<M: Mem>(mem: &M, offset: u64, bytes: u64, checked: &mut Checked) {
     }
 }
 
-fn check_word<M: Mem>(mem: &M, offset: u64, checked: &mut Checked) {
+fn check_word<M: Persist>(mem: &M, offset: u64, checked: &mut Checked) {
     let raw = places(mem.bytes(), offset).map(|at| mem.load(at));
     match vote(raw) {
         Some(_) if agree(raw) => {}

@@ -10,7 +10,7 @@ use crate::seam::{Mem, Mutation};
 /// Writes back what a dead process may have left in the caches of its host: its slot section, and
 /// the frames that its cells announce. Called on that host by the process that reports it dead,
 /// before the report. `slot` and `pages` are that host's views.
-pub fn flush_client<M: Mem>(slot: &M, pages: &M, layout: &RegionLayout) {
+pub fn flush_client(slot: &impl Mem, pages: &impl Mem, layout: &RegionLayout) {
     if pages.is_coherent() || pages.mutated(Mutation::LeaveDeadLines) {
         return;
     }
@@ -26,7 +26,7 @@ pub fn flush_client<M: Mem>(slot: &M, pages: &M, layout: &RegionLayout) {
 
 /// Writes back what a daemon that died, or the thread that executed for others beside it, may have
 /// left: what they were doing is unknown. Called by its successor, before it serves.
-pub fn flush_daemon<M: Mem>(table: &M, pages: &M, layout: &RegionLayout, frames: u32) {
+pub fn flush_daemon(table: &impl Mem, pages: &impl Mem, layout: &RegionLayout, frames: u32) {
     if pages.is_coherent() || pages.mutated(Mutation::LeaveLinesAtAttach) {
         return;
     }

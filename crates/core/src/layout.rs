@@ -66,6 +66,12 @@ pub const FRAMES_OFFSET: u64 =
 /// Bytes of a frame entry.
 pub const FRAME_BYTES: u64 = 32;
 
+/// Whether what is at an offset of the private section is dropped after a loss of power: session
+/// records and lock entries, of processes that are gone.
+pub fn is_volatile(offset: u64) -> bool {
+    (SESSIONS_OFFSET..FRAMES_OFFSET).contains(&offset)
+}
+
 /// The unchanging head of a region, checksummed as a whole.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]

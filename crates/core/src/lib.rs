@@ -16,6 +16,7 @@ pub mod copies;
 pub mod counts;
 pub mod crash;
 pub mod daemon;
+pub mod durability;
 pub mod error;
 pub mod fabric;
 pub mod heat;

@@ -207,6 +207,20 @@ names! {
         NeverExpireLeases = "never-expire-leases",
         /// A handle that counts how it uses pages looks at the clock at each access.
         ClockEachAccess = "clock-each-access",
+        /// A range is said to outlive a loss of power that was not made durable.
+        AcknowledgeUnpersisted = "acknowledge-unpersisted",
+        /// Single words of the metadata are not made durable.
+        StoreUndurably = "store-undurably",
+        /// A redo record's stores begin before it is durable.
+        ApplyUndurableRedo = "apply-undurable-redo",
+        /// A redo record is done before its stores are durable.
+        FinishUndurableRedo = "finish-undurable-redo",
+        /// An object that was used before is handed out before its zeroes are durable.
+        ZeroUndurably = "zero-undurably",
+        /// What a killed daemon stored and did not make durable is taken for durable.
+        TrustKilledDaemon = "trust-killed-daemon",
+        /// Sessions and locks of before a loss of power are taken for those of living processes.
+        KeepDeadSessions = "keep-dead-sessions",
         /// Other hosts are not shown that a table word has changed.
         HideTableWord = "hide-table-word",
         /// A frame's table word is looked at in an old line.
@@ -263,33 +277,40 @@ impl Mutation {
         matches!(self, Mutation::SkipTierCopy)
     }
 
+    /// Whether it shows only after a loss of power, in memory that outlives it.
+    pub const fn is_of_power(self) -> bool {
+        let (first, last) = (Mutation::AcknowledgeUnpersisted, Mutation::KeepDeadSessions);
+        first as usize <= self as usize && self as usize <= last as usize
+    }
+
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
     /// are no part of what its clients do, or happen to them without a way out: tests of the
     /// engines notice them. Those of HERD's fast path are noticed by its own virtual world, in the
     /// tests of `rackpool-cache`.
     pub const fn is_simulated(self) -> bool {
-        !matches!(
-            self,
-            Mutation::ReadExpiredReplica
-                | Mutation::SkipReplicaRecheck
-                | Mutation::IgnoreQuota
-                | Mutation::AdmitAnybody
-                | Mutation::DropFailedCompletion
-                | Mutation::CommitUncompared
-                | Mutation::TrustPeers
-                | Mutation::LoseCalls
-                | Mutation::NeverExpireLeases
-                | Mutation::ClockEachAccess
-                | Mutation::HideWithdrawal
-                | Mutation::LeaveLinesAtAttach
-                | Mutation::AtomicsApart
-                | Mutation::ApplyRepeatedRequest
-                | Mutation::DropRepeatedRequest
-                | Mutation::StopWatchUntold
-                | Mutation::KeepFrameKey
-                | Mutation::GiveFrameEarly
-                | Mutation::GiveFrameUncleared
-        )
+        !self.is_of_power()
+            && !matches!(
+                self,
+                Mutation::ReadExpiredReplica
+                    | Mutation::SkipReplicaRecheck
+                    | Mutation::IgnoreQuota
+                    | Mutation::AdmitAnybody
+                    | Mutation::DropFailedCompletion
+                    | Mutation::CommitUncompared
+                    | Mutation::TrustPeers
+                    | Mutation::LoseCalls
+                    | Mutation::NeverExpireLeases
+                    | Mutation::ClockEachAccess
+                    | Mutation::HideWithdrawal
+                    | Mutation::LeaveLinesAtAttach
+                    | Mutation::AtomicsApart
+                    | Mutation::ApplyRepeatedRequest
+                    | Mutation::DropRepeatedRequest
+                    | Mutation::StopWatchUntold
+                    | Mutation::KeepFrameKey
+                    | Mutation::GiveFrameEarly
+                    | Mutation::GiveFrameUncleared
+            )
     }
 }
 

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 19;
+pub const WIRE_VERSION: u32 = 20;
 
 /// What a page's home knows of it and hands over with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -257,6 +257,12 @@ pub enum Request {
         kind: AllocationKind,
         tier: Tier,
     },
+    /// To the home of an address: what was written to a range within one page is to outlive a loss
+    /// of power. Answered when it does.
+    Persist {
+        addr: GAddr,
+        bytes: u64,
+    },
 }
 
 impl Request {
@@ -373,6 +379,8 @@ pub enum Reply {
     Audit(AuditReply),
     /// To `Stats`, of a rack with several memories.
     TieredStats(Box<DaemonStats>, TierReport),
+    /// To `Persist`: it outlives a loss of power from now on.
+    Persisted,
 }
 
 /// A session as its daemon sees it now.

@@ -4,7 +4,6 @@
 //! A handle owns its slot and rings at the own rack's daemon, its connections to other racks and
 //! to the master, and its translation cache. Dropping it gives all of them back.
 
-use crate::cas::CasOutcome;
 use crate::clock;
 use crate::drive::{Buffers, Driver, Parts, block, drive};
 use crate::error::{Result, WireError, WireResult};
@@ -17,9 +16,8 @@ use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::GAddr;
 use rackpool_core::client::{
-    Access, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions, DaemonQuery,
-    Free, Locate, MasterQuery, Miss, OWN, Operation, Piece, Placement, Reach, Transfer,
-    TransferTables,
+    Access, AtWord, Client, Coupled, CoupledIo, CoupledOptions, DaemonQuery, Free, Locate,
+    MasterQuery, Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
@@ -164,7 +162,8 @@ impl Handle {
     /// if its rack is; `bad-size`. After `outcome-unknown` calling again tells: `occupied` means
     /// that it was done.
     pub fn alloc_into(&mut self, word: GAddr, bytes: u64) -> Result<GAddr> {
-        self.check_writable_word(word)?;
+        self.client.check_atomic(word)?;
+        self.check_writes()?;
         Ok(self.run(&mut AtWord::alloc(word, bytes))?)
     }
 
@@ -177,7 +176,8 @@ impl Handle {
     /// the word of [`Handle::alloc_into`]; `busy` (quarantine, frees owed to other racks). After
     /// `outcome-unknown` a word that is 0 means that it was done.
     pub fn free_from(&mut self, word: GAddr, bytes: u64) -> Result<()> {
-        self.check_writable_word(word)?;
+        self.client.check_atomic(word)?;
+        self.check_writes()?;
         self.run(&mut AtWord::free(word, bytes))?;
         Ok(())
     }
@@ -212,9 +212,14 @@ impl Handle {
     /// Writes `from` at `addr`, under the same rules. When it returns, every reader sees it.
     #[inline]
     pub fn write(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
-        if self.links.is_read_only() {
-            return Err(self.links.read_only_error().into());
+        if self.links.writes_apart() {
+            return self.write_apart(addr, from);
         }
+        self.write_home(addr, from)
+    }
+
+    #[inline]
+    pub(crate) fn write_home(&mut self, addr: GAddr, from: &[u8]) -> Result<()> {
         match self.client.write_warm(addr, from) {
             Ok(()) => {
                 self.report_if_due();
@@ -305,9 +310,14 @@ impl Handle {
 
     /// Writes many pieces, under the same rules as [`Handle::read_batch`].
     pub fn write_batch(&mut self, ops: &mut [(GAddr, &[u8])]) -> Result<()> {
-        if self.links.is_read_only() {
-            return Err(self.links.read_only_error().into());
+        if self.links.writes_apart() {
+            return self.write_batch_apart(ops);
         }
+        self.write_batch_home(ops)
+    }
+
+    #[inline]
+    pub(crate) fn write_batch_home(&mut self, ops: &mut [(GAddr, &[u8])]) -> Result<()> {
         self.misses.clear();
         self.client.batch_warm(
             Access::Write,
@@ -390,9 +400,14 @@ impl Handle {
     #[inline]
     pub fn write_u64(&mut self, addr: GAddr, value: u64) -> Result<()> {
         self.client.check_atomic(addr)?;
-        if self.links.is_read_only() {
-            return Err(self.links.read_only_error().into());
+        if self.links.writes_apart() {
+            return self.write_u64_apart(addr, value);
         }
+        self.write_u64_home(addr, value)
+    }
+
+    #[inline]
+    pub(crate) fn write_u64_home(&mut self, addr: GAddr, value: u64) -> Result<()> {
         match self.client.store_warm(addr, value) {
             Ok(()) => {
                 self.report_if_due();
@@ -403,59 +418,6 @@ impl Handle {
             Err(_) if self.client.is_apart() => self.store(addr, &value.to_le_bytes()),
             Err(miss) => self.write_cold(addr, &value.to_le_bytes(), miss),
         }
-    }
-
-    /// Replaces the aligned word at `addr` by `new` if it is `expected`. Atomic with all other
-    /// accesses of the word, from any rack.
-    ///
-    /// # Errors
-    /// `outcome-unknown` if the home rack's connection was lost meanwhile: read before retrying.
-    #[inline]
-    pub fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> Result<CasOutcome> {
-        self.check_writable_word(addr)?;
-        if let Ok(result) = self.client.cas_warm(addr, expected, new) {
-            self.report_if_due();
-            return Ok(match result {
-                Ok(_) => CasOutcome::Swapped,
-                Err(found) => CasOutcome::Found(found),
-            });
-        }
-        let found = self.atomic_cold(addr, AtomicOp::Cas { expected, new })?;
-        Ok(if found == expected { CasOutcome::Swapped } else { CasOutcome::Found(found) })
-    }
-
-    /// Adds `n` to the aligned word at `addr`, wrapping; the value before. Same errors as
-    /// [`Handle::cas`].
-    #[inline]
-    pub fn fetch_add(&mut self, addr: GAddr, n: u64) -> Result<u64> {
-        self.check_writable_word(addr)?;
-        match self.client.fetch_add_warm(addr, n) {
-            Ok(old) => {
-                self.report_if_due();
-                Ok(old)
-            }
-            Err(_) => self.atomic_cold(addr, AtomicOp::FetchAdd { n }),
-        }
-    }
-
-    #[inline]
-    fn check_writable_word(&self, addr: GAddr) -> Result<()> {
-        self.client.check_atomic(addr)?;
-        if self.links.is_read_only() { Err(self.links.read_only_error().into()) } else { Ok(()) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn atomic_cold(&mut self, addr: GAddr, op: AtomicOp) -> Result<u64> {
-        self.before_others(addr, 8)?;
-        self.links.tell_loss()?;
-        self.rounds += 1;
-        let started_ns = clock::now_ns();
-        let mut op = Atomic::new(addr, op, ATOMIC_ID | self.rounds);
-        let result = self.run(&mut op);
-        self.note(addr, CallSize { accesses: 1, bytes: 8 }, started_ns, result.is_err());
-        self.report_if_due();
-        Ok(result?)
     }
 
     /// The address under a name, if the name exists. Names are kept by the master.
@@ -566,9 +528,7 @@ impl Handle {
 
     /// Starts a write of `buffer` to `addr`, under the same rules as [`Handle::submit_read`].
     pub fn submit_write(&mut self, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
-        if self.links.is_read_only() {
-            return Err(self.links.read_only_error().into());
-        }
+        self.check_submitted_write()?;
         self.submit(Access::Write, addr, buffer)
     }
 

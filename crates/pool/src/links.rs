@@ -14,6 +14,7 @@ use crate::options::{Connections, FabricChoice, Options};
 use crate::paths::PathStats;
 use crate::stats::HandleStats;
 use rackpool_core::client::{Client, CoupledStats, LinkId, Losses, OWN, Reach, UseReports};
+use rackpool_core::durability::Durability;
 use rackpool_core::placement::Order;
 use rackpool_core::runtime::client::{
     self, LocalLink, Runtime, Slot, note_closed, wait_completions,
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub host: String,
     /// The fabric connections, if the handles share them.
     pub shared_endpoint: Option<Arc<SharedEndpoint>>,
+    /// Whether a write is refused, or more than a write.
+    pub writes_apart: bool,
 }
 
 impl Shared {
@@ -50,7 +53,8 @@ impl Shared {
                 Some(SharedEndpoint::new(options.into()).map_err(fabric_error)?)
             }
         };
-        Ok(Self { options, host, shared_endpoint })
+        let writes_apart = options.read_only || options.durability == Durability::Write;
+        Ok(Self { options, host, shared_endpoint, writes_apart })
     }
 }
 
@@ -219,6 +223,12 @@ impl Links {
 
     pub(crate) fn is_read_only(&self) -> bool {
         self.node.shared.options.read_only
+    }
+
+    /// Whether writes are refused, or are to be durable when they return.
+    #[inline]
+    pub(crate) fn writes_apart(&self) -> bool {
+        self.node.shared.writes_apart
     }
 
     pub(crate) fn read_only_error(&self) -> Error {

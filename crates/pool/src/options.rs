@@ -7,6 +7,7 @@ use rackpool_core::constants::{
     BUFFERED_WRITE_BYTES_MAX_DEFAULT, CACHED_BLOCKS_DEFAULT, REQUEST_TIMEOUT_MS_DEFAULT,
     TRANSLATION_ENTRIES_DEFAULT, WRITE_BUFFER_BYTES_DEFAULT,
 };
+use rackpool_core::durability::Durability;
 use rackpool_fabric::secret::Secret;
 use serde::Deserialize;
 use std::fs::File;
@@ -115,6 +116,10 @@ pub struct Options {
     pub dead_rack_ms: Option<u64>,
     /// Whether pages are mapped read-only; writes then answer `denied`.
     pub read_only: bool,
+    /// When writes into memory that persists (`daemon --memory pmem:`) are durable: `write`, when
+    /// they return; `flush`, when [`Handle::persist`](crate::Handle::persist) does; `none`: never
+    /// for sure, and `persist` does nothing. With `write`, a write into other memory is an error.
+    pub durability: Durability,
     /// Bytes of a handle's write buffer, both halves together; taken when it first buffers a write
     /// under a range lock. 0 is none.
     pub write_buffer_bytes: u32,
@@ -149,6 +154,7 @@ impl Default for Options {
             request_timeout_ms: REQUEST_TIMEOUT_MS_DEFAULT,
             dead_rack_ms: None,
             read_only: false,
+            durability: Durability::default(),
             write_buffer_bytes: WRITE_BUFFER_BYTES_DEFAULT,
             buffered_write_bytes_max: BUFFERED_WRITE_BYTES_MAX_DEFAULT,
             page_cache_blocks: CACHED_BLOCKS_DEFAULT,
@@ -248,6 +254,12 @@ impl Options {
     /// Sets [`Options::read_only`].
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
+        self
+    }
+
+    /// Sets [`Options::durability`].
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
         self
     }
 

@@ -212,7 +212,7 @@ impl Handle {
         let mut call = Rpc::new(&self.client, addr, What::Store(Bytes(from.to_vec())));
         self.run(&mut call)?;
         self.report_if_due();
-        Ok(())
+        self.persist_if_due(addr, bytes)
     }
 
     /// What the calls of this handle brought so far.

@@ -161,6 +161,10 @@ impl Shell<'_> {
                 let old = handle.fetch_add(addr, n)?;
                 self.line(&old.to_string())
             }
+            C::Persist(addr, bytes) => {
+                handle.persist(addr, bytes)?;
+                self.line("ok")
+            }
             C::Free(addr, bytes) => {
                 handle.free(addr, bytes)?;
                 self.line("ok")

@@ -60,6 +60,8 @@ pub enum ShellCommand {
     Cas(GAddr, u64, u64),
     /// `add ADDR N`
     Add(GAddr, u64),
+    /// `persist ADDR BYTES`
+    Persist(GAddr, u64),
     /// `free ADDR BYTES`
     Free(GAddr, u64),
     /// `migrate ADDR rack:N`
@@ -81,12 +83,13 @@ pub enum ShellCommand {
 }
 
 /// What each command looks like, for messages and for `help`.
-pub const FORMS: [&str; 15] = [
+pub const FORMS: [&str; 16] = [
     "alloc BYTES [local|rack:N|spread|tier:T]",
     "write ADDR text:...|hex:...|file:PATH",
     "read ADDR BYTES [hex|text|file:PATH]",
     "cas ADDR OLD NEW",
     "add ADDR N",
+    "persist ADDR BYTES",
     "free ADDR BYTES",
     "migrate ADDR rack:N",
     "put NAME file:PATH|text:...|hex:...",
@@ -148,6 +151,7 @@ fn operation(name: &str, operands: &[&[u8]]) -> Parsed<ShellCommand> {
         ("read", [addr, bytes, show]) => C::Read(address(addr)?, size(bytes)?, show_of(show)?),
         ("cas", [addr, old, new]) => C::Cas(address(addr)?, number(old)?, number(new)?),
         ("add", [addr, n]) => C::Add(address(addr)?, number(n)?),
+        ("persist", [addr, bytes]) => C::Persist(address(addr)?, size(bytes)?),
         ("free", [addr, bytes]) => C::Free(address(addr)?, size(bytes)?),
         ("migrate", [addr, rack]) => C::Migrate(address(addr)?, rack_of(rack)?),
         ("put", [name, data]) => C::Put(object(name)?, data_of(data)?),

@@ -15,6 +15,7 @@ mod migrate;
 mod observe;
 mod outputs;
 mod plan_live;
+mod pmem;
 mod region;
 mod secret;
 mod servers;

@@ -296,5 +296,6 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Sharers { .. } => "where replicas are",
         Request::Audit(_) => "audit",
         Request::Reclaim { .. } => "free of what nothing names",
+        Request::Persist { .. } => "persist",
     }
 }

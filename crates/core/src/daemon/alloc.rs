@@ -21,10 +21,11 @@ use crate::constants::{
     BACKING_STEP_BYTES, BACKING_STEP_FRAMES_MAX, COMMIT_PAGES_MAX, RUN_PAGES_MAX,
 };
 use crate::copies;
-use crate::daemon::frames::{FrameEntry, state_offset};
+use crate::daemon::frames::{FrameEntry, back_metadata, state_offset};
+use crate::daemon::persist::persist_pages;
 use crate::daemon::session::{Outcome, Ticket};
 use crate::daemon::slab::Class;
-use crate::daemon::{Daemon, World, back_metadata, set_table, slab, word_of};
+use crate::daemon::{Daemon, World, set_table, slab, word_of};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, ResultKind, StateWord, table_word};
 use crate::seam::{ByteRange, Mem, Mutation, Probe, Race, Rare};
@@ -245,6 +246,10 @@ impl Daemon {
             let at = self.layout.frame_offset(FrameIndex(frame)) + offset;
             let range = ByteRange { offset: at, bytes: 1 << shift };
             coherence::writing(world.pages(), range, |pages| pages.zero(at, range.bytes));
+            // Else the last user's bytes could come back under the new allocation.
+            let is_early = world.private().mutated(Mutation::ZeroUndurably);
+            let is_safe = is_early || persist_pages(world, at, range.bytes).is_ok();
+            assert!(is_safe, "an object that is handed out cannot be made zero for good");
         }
         let page = FrameEntry::load_checked(world.private(), frame).page;
         let addr = self.frames.addr(page, offset);
@@ -425,6 +430,7 @@ impl Daemon {
             for place in copies::places(world.private().bytes(), offset) {
                 world.private().zero(place, bytes);
             }
+            copies::persist(world.private(), offset, bytes);
         }
         let forced = world.private().rare(Rare::CommitOnePage) && job.backed == job.queued;
         let chunk_end = job.queued + if forced { 1 } else { COMMIT_PAGES_MAX as usize };

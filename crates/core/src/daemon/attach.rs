@@ -19,11 +19,12 @@ use crate::daemon::balance::Balancing;
 use crate::daemon::calls::MasterCalls;
 use crate::daemon::deferred_free::DeferredFrees;
 use crate::daemon::drain::DrainState;
-use crate::daemon::frames::{FrameEntry, Frames, state_offset};
+use crate::daemon::frames::{FrameEntry, Frames, back_metadata, state_offset};
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
+use crate::daemon::persist::drop_volatile;
 use crate::daemon::quota::Quota;
 use crate::daemon::redo::Redo;
 use crate::daemon::replica_quota::ReplicaQuotas;
@@ -32,12 +33,13 @@ use crate::daemon::scrub::Scrub;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
 use crate::daemon::tiering::Tiering;
-use crate::daemon::{Daemon, World, back_metadata, set_table};
+use crate::daemon::{Daemon, World, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
     FEATURE_SOFTWARE_COHERENT, FEATURES, FRAME_BYTES, FRAMES_OFFSET, FrameState, LAYOUT_VERSION,
     MAGIC, RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
 };
+use crate::persist::Persist;
 use crate::seam::{Mem, Mutation, Probe, Race};
 use crate::wire::{AnswerCounts, RequestCounts};
 use std::collections::BTreeSet;
@@ -84,9 +86,25 @@ pub fn format<W: World>(
     copies::store(mem, StateWord::GenerationNext.offset(), 1);
     for (index, word) in block.as_bytes().chunks_exact(8).enumerate().rev() {
         let word = u64::from_ne_bytes(word.try_into().expect("chunks are 8 bytes long"));
-        mem.store(SUPERBLOCK_OFFSET + 8 * index as u64, word);
+        let offset = SUPERBLOCK_OFFSET + 8 * index as u64;
+        // All that the magic word vouches for is durable before it, then it is itself.
+        if index == 0 {
+            persist_superblock(mem)?;
+        }
+        mem.store(offset, word);
     }
-    Ok(())
+    persist_superblock(mem)
+}
+
+fn persist_superblock<M: Persist>(mem: &M) -> Result<()> {
+    if !mem.is_persistent() {
+        return Ok(());
+    }
+    let made = mem.persist(SUPERBLOCK_OFFSET, size_of::<Superblock>() as u64);
+    made.map_err(|error| Error::Io {
+        what: "making a new region durable".into(),
+        reason: error.to_string(),
+    })
 }
 
 /// Reads the superblock of a private section: `BadRegion` if there is none or it is torn,
@@ -164,15 +182,14 @@ impl Daemon {
             return bad(format!("its caches are kept coherent by {found}, not by {mapped}"));
         }
         check_lengths(world, &layout)?;
-        let checked = check_copies(world.private(), &layout)?;
-        let redo = Redo::replay(world, &layout)?;
+        let (checked, redo) = recover_metadata(world, &layout)?;
         let mem = world.private();
         let Some(tiers) = block.tiers() else { return bad("its memories make no sense".into()) };
         let frames = Frames::load(mem, layout, tiers)?;
         let sessions = Sessions::load(mem)?;
         let locks = Locks::load(mem, &sessions, layout.pages)?;
         let orphans = DeferredFrees::load(mem)?;
-        let audits = Audits::load(mem)?;
+        let audits = Audits::load(world)?;
         let epoch = copies::load(mem, StateWord::Epoch.offset())?.wrapping_add(1);
         copies::store(mem, StateWord::Epoch.offset(), epoch);
         let mut daemon = Daemon {
@@ -334,7 +351,11 @@ impl Daemon {
             }
             if entry.shared && !world.private().mutated(Mutation::ForgetReplicasAtAttach) {
                 world.private().met(Race::ReplicasFound);
-                let key = Generation(world.table().load(table_word(FrameIndex(frame))));
+                let key = match world.lost_power() {
+                    // Whatever the table says may be older than the key that others know.
+                    true => Generation(self.frames.take_generations(world.private(), 1)),
+                    false => Generation(world.table().load(table_word(FrameIndex(frame)))),
+                };
                 self.replicas.found(entry.page, frame, key.shared());
                 settle_table(world, frame, key.shared().0);
                 continue;
@@ -413,9 +434,37 @@ fn check_superblock(
     Ok(RegionLayout { pages, frame_count })
 }
 
+/// Makes the metadata agree with itself, whatever the last daemon, or the last loss of power, left.
+fn recover_metadata<W: World>(world: &W, layout: &RegionLayout) -> Result<(Checked, Redo)> {
+    let lost_power = world.lost_power();
+    if lost_power {
+        drop_volatile(world);
+    }
+    adopt_stores(world.private())?;
+    let checked = check_copies(world.private(), layout)?;
+    let redo = Redo::replay(world, layout)?;
+    if lost_power {
+        // The record may have told of a session.
+        drop_volatile(world);
+    }
+    Ok((checked, redo))
+}
+
+/// What the last daemon stored, and was killed before it was durable, counts from now on: it is made
+/// durable before anything hangs on it.
+fn adopt_stores<M: Persist>(mem: &M) -> Result<()> {
+    if !mem.is_persistent() || mem.mutated(Mutation::TrustKilledDaemon) {
+        return Ok(());
+    }
+    mem.persist(0, mem.bytes()).map_err(|error| Error::Io {
+        what: "making what the last daemon stored durable".into(),
+        reason: error.to_string(),
+    })
+}
+
 /// Mends what is wrong in one copy, of everything before the slab bitmaps that is in use. Damage
 /// beyond that is an error, but for frame entries: their frames are left out.
-fn check_copies<M: Mem>(mem: &M, layout: &RegionLayout) -> Result<Checked> {
+fn check_copies<M: Persist>(mem: &M, layout: &RegionLayout) -> Result<Checked> {
     let mut checked = Checked::default();
     copies::check(mem, STATE_OFFSET, FRAMES_OFFSET - STATE_OFFSET, &mut checked);
     if let Some(offset) = checked.damaged.first() {

@@ -17,7 +17,8 @@ use crate::daemon::session::Ticket;
 use crate::daemon::{Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{AllocationKind, FrameState, SlotWord, StateWord};
-use crate::seam::{Mem, Mutation, Probe};
+use crate::persist::Persist;
+use crate::seam::{Mutation, Probe};
 use crate::wire::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 use std::collections::BTreeMap;
 
@@ -30,12 +31,17 @@ pub(super) struct Audits {
 }
 
 impl Audits {
-    pub(super) fn load<M: Mem>(mem: &M) -> Result<Audits> {
-        let sweeps_due = copies::load(mem, StateWord::SweepsDue.offset())?;
-        Ok(Audits { sweeps_due, generation_ends: BTreeMap::new() })
+    pub(super) fn load<W: World>(world: &W) -> Result<Audits> {
+        let sweeps_due = copies::load(world.private(), StateWord::SweepsDue.offset())?;
+        let mut audits = Audits { sweeps_due, generation_ends: BTreeMap::new() };
+        if world.lost_power() {
+            // Nothing says any more which sessions were in the middle of a change.
+            audits.set_due(sweeps_due.saturating_add(1), world.private());
+        }
+        Ok(audits)
     }
 
-    fn set_due<M: Mem>(&mut self, count: u64, mem: &M) {
+    fn set_due<M: Persist>(&mut self, count: u64, mem: &M) {
         copies::store(mem, StateWord::SweepsDue.offset(), count);
         self.sweeps_due = count;
     }

@@ -10,12 +10,14 @@
 use crate::addr::{FrameIndex, GAddr, Generation, PageGeometry, PageId, SessionId};
 use crate::constants::{GENERATION_CHUNK, PAGE_ID_LEASE, RUN_PAGES_MAX};
 use crate::copies;
+use crate::daemon::World;
 use crate::daemon::slab::Class;
 use crate::error::{Error, Result};
 use crate::layout::{
     AllocationKind, FRAME_BYTES, FRAME_SHARED, FrameState, FrameWord, RegionLayout, StateWord,
     frame_word,
 };
+use crate::persist::Persist;
 use crate::seam::{Mem, Mutation};
 use crate::tier::{Tier, TierRange, TierStats, Tiers};
 use crate::wire::PageMetadata;
@@ -138,13 +140,21 @@ impl FrameEntry {
     }
 
     /// Writes a new entry; the state last, so that a crash leaves the frame free or complete.
-    pub(super) fn store<M: Mem>(&self, mem: &M, frame: u32) {
+    pub(super) fn store<M: Persist>(&self, mem: &M, frame: u32) {
         let frame = FrameIndex(frame);
-        copies::store(mem, frame_word(frame, FrameWord::Page), self.page.0);
-        copies::store(mem, frame_word(frame, FrameWord::Generation), self.generation.0);
-        copies::store(mem, frame_word(frame, FrameWord::Owner), self.owner.0);
+        copies::put(mem, frame_word(frame, FrameWord::Page), self.page.0);
+        copies::put(mem, frame_word(frame, FrameWord::Generation), self.generation.0);
+        copies::put(mem, frame_word(frame, FrameWord::Owner), self.owner.0);
+        // All at once: until the state says so, they mean nothing.
+        copies::persist(mem, frame_word(frame, FrameWord::Page), FRAME_BYTES);
         copies::store(mem, frame_word(frame, FrameWord::State), self.state_word(self.state));
     }
+}
+
+/// Gives memory to a range of the metadata, in all its copies.
+pub(super) fn back_metadata<W: World>(world: &mut W, offset: u64, bytes: u64) -> Result<()> {
+    let places = copies::places(world.private().bytes(), offset);
+    places.into_iter().try_for_each(|place| world.back_private(place, bytes))
 }
 
 /// Offset of a frame's state word in the private section.
@@ -258,7 +268,7 @@ impl Frames {
 
     /// The lowest `count` free frames of a range. The caller knows that they are there and has made
     /// room for the entries that [`Frames::fresh_entries`] names.
-    pub(super) fn take<M: Mem>(&mut self, mem: &M, count: u32, range: &Range<u32>) -> Vec<u32> {
+    pub(super) fn take<M: Persist>(&mut self, mem: &M, count: u32, range: &Range<u32>) -> Vec<u32> {
         assert!(count <= self.free_in(range, count), "the caller checked that they are there");
         let used = self.free.range(range.clone()).take(count as usize);
         let mut frames: Vec<u32> = used.copied().collect();
@@ -286,7 +296,7 @@ impl Frames {
     }
 
     /// `count` consecutive generations that were never given out; the first of them.
-    pub(super) fn take_generations<M: Mem>(&mut self, mem: &M, count: u32) -> u64 {
+    pub(super) fn take_generations<M: Persist>(&mut self, mem: &M, count: u32) -> u64 {
         let first = self.generation_next;
         self.generation_next += u64::from(count);
         if self.generation_next > self.generation_end {
@@ -319,7 +329,7 @@ impl Frames {
     }
 
     /// `count` consecutive page ids, marked as given out before they are used.
-    pub(super) fn take_ids<M: Mem>(&mut self, mem: &M, count: u32) -> u64 {
+    pub(super) fn take_ids<M: Persist>(&mut self, mem: &M, count: u32) -> u64 {
         assert!(self.ids_fit(count), "the caller checked that the ids are there");
         let first = self.ids.next;
         let again = mem.mutated(Mutation::GiveIdsAgain);

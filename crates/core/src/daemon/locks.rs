@@ -25,6 +25,7 @@ use crate::daemon::{ClientId, Daemon, World};
 use crate::error::{Error, Result};
 use crate::layout::{LOCK_WRITE, LockWord, ResultKind, StateWord, lock_word};
 use crate::lock_releases;
+use crate::persist::Persist;
 use crate::seam::{Mem, Mutation, Nanos, Probe, Race};
 use crate::wire::Reply;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +129,11 @@ impl Locks {
     }
 
     /// Reads the table and drops what belonged to sessions that are over.
-    pub(super) fn load<M: Mem>(mem: &M, sessions: &Sessions, pages: PageGeometry) -> Result<Locks> {
+    pub(super) fn load<M: Persist>(
+        mem: &M,
+        sessions: &Sessions,
+        pages: PageGeometry,
+    ) -> Result<Locks> {
         let mut locks = Locks {
             pages,
             holds: BTreeMap::new(),

@@ -30,6 +30,7 @@ mod heat;
 mod locks;
 mod moves;
 mod outbox;
+mod persist;
 mod proxy;
 mod quota;
 mod redo;
@@ -55,7 +56,6 @@ use crate::coherence::{self, Coherence};
 use crate::constants::{
     LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
 };
-use crate::copies;
 use crate::counts::{FabricCounts, ProxyCounts};
 use crate::daemon::alloc::Allocations;
 use crate::daemon::audit::Audits;
@@ -78,6 +78,7 @@ use crate::daemon::slab::Slabs;
 use crate::daemon::tiering::Tiering;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
+use crate::persist::Persist;
 use crate::replica::ReplicaCounts;
 use crate::seam::{ByteRange, Mem, Mutation, Nanos, Probe, Race, Rare};
 use crate::tier::Tiers;
@@ -89,14 +90,16 @@ use crate::wire::{
 pub trait World {
     /// The kind of memory that the sections are.
     type Mem: Mem;
+    /// The kind of those that a loss of power may spare.
+    type Persistent: Persist;
     type Outbox: Outbox;
     /// The private section, [`RegionLayout::private_bytes`] long. Its parts are backed by
     /// [`World::back_private`]; unbacked parts read as zero once they are backed.
-    fn private(&self) -> &Self::Mem;
+    fn private(&self) -> &Self::Persistent;
     /// The table section, [`RegionLayout::table_bytes`] long, backed as a whole by the runtime.
     fn table(&self) -> &Self::Mem;
     /// The pages section, [`RegionLayout::pages_bytes`] long.
-    fn pages(&self) -> &Self::Mem;
+    fn pages(&self) -> &Self::Persistent;
     /// Announce cells of all that can touch pages: the slots in use and the target threads.
     fn cell_count(&self) -> u32;
     /// A cell, loaded with acquire order: a frame plus one, or 0. Cells of processes that are
@@ -112,6 +115,11 @@ pub trait World {
     /// Which memories the pages section has, for [`format()`].
     fn tiers(&self) -> Tiers {
         Tiers::default()
+    }
+    /// Whether the host booted anew since a daemon last attached to the region: all processes that
+    /// used it are gone, and table and slots hold what was stored at any time.
+    fn lost_power(&self) -> bool {
+        false
     }
     /// Memory that the host can still give to pages, bytes, as far as it says so.
     fn host_free_bytes(&self) -> Option<u64> {
@@ -176,12 +184,6 @@ fn word_of<M: Mem>(pages: &M, offset: u64) -> u64 {
 /// Stores a word of the table, which every host looks at.
 fn set_table<W: World>(world: &W, offset: u64, value: u64) {
     coherence::store(world.table(), Mutation::HideTableWord, offset, value);
-}
-
-/// Gives memory to a range of the metadata, in all its copies.
-fn back_metadata<W: World>(world: &mut W, offset: u64, bytes: u64) -> Result<()> {
-    let places = copies::places(world.private().bytes(), offset);
-    places.into_iter().try_for_each(|place| world.back_private(place, bytes))
 }
 
 /// The engine. [`format()`] makes a region, [`Daemon::attach`] starts on it.
@@ -459,6 +461,7 @@ impl Daemon {
                 Request::MoveSettle { page } => self.move_settle(asker, page, world),
                 Request::Fetch(fetch) => self.fetch(record, seq, &fetch, world),
                 Request::Store { addr, data } => Some(self.store(addr, &data.0, world)),
+                Request::Persist { addr, bytes } => Some(self.persist(addr, bytes, world)),
                 Request::ReplicaPoll(poll) => self.replica_poll(record, seq, &poll),
                 Request::ReplicaRoom { home, directory } => {
                     Some(self.replica_quota(record, home, directory, world))
@@ -756,7 +759,7 @@ impl Daemon {
         seq: u64,
         addr: GAddr,
         world: &mut W,
-        apply: impl FnOnce(&W::Mem, u64) -> u64,
+        apply: impl FnOnce(&W::Persistent, u64) -> u64,
     ) -> Result<Reply> {
         let offset = self.locate_word(addr, world)?;
         self.sessions.intend(record, seq, world.private());

@@ -27,10 +27,11 @@ use crate::constants::{
     BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_WAITERS_MAX, MOVES_MAX, SLAB_SHIFT_MIN,
 };
 use crate::copies;
-use crate::daemon::frames::{FrameEntry, state_offset};
-use crate::daemon::{ClientId, Daemon, Outbox, World, back_metadata, set_table, slab};
+use crate::daemon::frames::{FrameEntry, back_metadata, state_offset};
+use crate::daemon::{ClientId, Daemon, Outbox, World, set_table, slab};
 use crate::error::{Error, Result};
 use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
+use crate::persist::Persist;
 use crate::seam::{Mutation, Nanos, Probe, Race};
 use crate::wire::{MasterCall, PageHome, PageMetadata, Reply, ReplyFrame, Resolved};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -323,6 +324,10 @@ impl Daemon {
         if entry.generation != generation {
             return stays(page, "its home has changed");
         }
+        // What was acknowledged as durable here would hang on the other rack's memory.
+        if world.pages().is_persistent() && !self.is_leaving() {
+            return stays(page, "its rack's memory persists: only a drain takes it elsewhere");
+        }
         if self.moves.departing.len() >= MOVES_MAX {
             let what = "the pages that leave a rack at once".into();
             return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
@@ -541,7 +546,8 @@ impl Daemon {
             Some(Arrival { stage: ArrivalStage::Filling, .. }) => {}
             _ => return Some(stays(page, "its new frame was given up")),
         }
-        if let Err(error) = self.store_keep(frame, keep, world) {
+        let stored = self.persist_frame(frame, world);
+        if let Err(error) = stored.and_then(|()| self.store_keep(frame, keep, world)) {
             return Some(Err(error));
         }
         self.take_history(page, keep.history);

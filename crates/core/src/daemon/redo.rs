@@ -3,7 +3,8 @@
 //! In: absolute stores, gathered with [`Redo::set`], and words of pages, with [`Redo::set_page`].
 //! Out: the same stores in the private section, then in the pages. Every other file of the engine
 //! changes several words only through here; one word alone is stored directly. Order: entries,
-//! sequence, count, checksum, then the stores, then count 0. The record counts from the moment its
+//! sequence, count, checksum, then the stores, then count 0, each of the three durable before the
+//! next where the memory outlives a loss of power. The record counts from the moment its
 //! checksum is there; a crash before it leaves nothing, a crash after it is finished by
 //! [`Redo::replay`]. A word of a page can be seen by clients, which live on while the daemon is
 //! down: it may be stored once more at the replay, so until the record is done no other process may
@@ -14,11 +15,13 @@ use crate::addr::FrameIndex;
 use crate::coherence;
 use crate::copies;
 use crate::daemon::World;
+use crate::daemon::persist::persist_pages;
 use crate::error::{Error, Result};
 use crate::layout::{
     FrameState, FrameWord, REDO_BYTES, REDO_HEADER_BYTES, REDO_OFFSET, REDO_PAGES_TAG,
-    REDO_STORES_MAX, RegionLayout, STATE_OFFSET, StateWord, frame_word,
+    REDO_STORES_MAX, RegionLayout, STATE_OFFSET, StateWord, frame_word, is_volatile,
 };
+use crate::persist::Persist;
 use crate::seam::{ByteRange, Mem, Mutation, Probe, Race};
 
 const SEQUENCE: u64 = REDO_OFFSET;
@@ -89,13 +92,17 @@ impl Redo {
         self.sequence = self.sequence.wrapping_add(1);
         for (index, (offset, value)) in self.stores.iter().enumerate() {
             let entry = ENTRIES + 16 * index as u64;
-            copies::store(mem, entry, *offset);
-            copies::store(mem, entry + 8, *value);
+            copies::put(mem, entry, *offset);
+            copies::put(mem, entry + 8, *value);
         }
         let checksum = self.checksum();
-        copies::store(mem, SEQUENCE, self.sequence);
-        copies::store(mem, COUNT, self.stores.len() as u64);
-        copies::store(mem, CHECKSUM, checksum);
+        copies::put(mem, SEQUENCE, self.sequence);
+        copies::put(mem, COUNT, self.stores.len() as u64);
+        copies::put(mem, CHECKSUM, checksum);
+        if !mem.mutated(Mutation::ApplyUndurableRedo) {
+            let bytes = REDO_HEADER_BYTES + 16 * self.stores.len() as u64;
+            copies::persist(mem, REDO_OFFSET, bytes);
+        }
         self.apply(world);
         copies::store(mem, COUNT, 0);
         self.stores.clear();
@@ -105,12 +112,22 @@ impl Redo {
     fn apply<W: World>(&self, world: &W) {
         let in_pages = |offset: &u64| offset & REDO_PAGES_TAG != 0;
         for (offset, value) in self.stores.iter().filter(|(offset, _)| !in_pages(offset)) {
-            copies::store(world.private(), *offset, *value);
+            copies::put(world.private(), *offset, *value);
+        }
+        let is_early = world.private().mutated(Mutation::FinishUndurableRedo);
+        if world.private().is_persistent() && !is_early {
+            let lasting = |offset: &u64| !in_pages(offset) && !is_volatile(*offset);
+            for (offset, _) in self.stores.iter().filter(|(offset, _)| lasting(offset)) {
+                copies::write_back(world.private(), *offset, 8);
+            }
+            copies::fence(world.private());
         }
         for (offset, value) in self.stores.iter().filter(|(offset, _)| in_pages(offset)) {
             let at = *offset & !REDO_PAGES_TAG;
             let range = ByteRange { offset: at, bytes: 8 };
             coherence::writing(world.pages(), range, |pages| pages.store(at, *value));
+            let is_safe = is_early || persist_pages(world, at, 8).is_ok();
+            assert!(is_safe, "a word that names an allocation cannot be made durable");
         }
     }
 

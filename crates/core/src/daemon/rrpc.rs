@@ -64,7 +64,7 @@ impl Daemon {
         let reply = |carried| Ok(Reply::Fetched(Fetched { home, bytes, carried }));
         if is_whole && bytes <= u64::from(fetch.inline_bytes_max.min(INLINE_BYTES_MAX)) {
             let mut data = vec![0; bytes as usize];
-            let read = |pages: &W::Mem| pages.copy_out(offset, &mut data);
+            let read = |pages: &W::Persistent| pages.copy_out(offset, &mut data);
             coherence::reading(world.pages(), ByteRange { offset, bytes }, read);
             return Some(reply(Carried::Inline(Bytes(data))));
         }
@@ -125,7 +125,11 @@ impl Daemon {
 
     /// The page of an address, if it is at home here: where it is, the address's offset in the
     /// pages section, and the frame's entry.
-    fn home_of<W: World>(&self, addr: GAddr, world: &W) -> Result<(PageHome, u64, FrameEntry)> {
+    pub(super) fn home_of<W: World>(
+        &self,
+        addr: GAddr,
+        world: &W,
+    ) -> Result<(PageHome, u64, FrameEntry)> {
         let page = self.layout.pages.page(addr);
         let mut found = self.frames.home(world.private(), page);
         if found.is_none() && world.private().mutated(Mutation::FetchUnchecked) {
@@ -139,7 +143,7 @@ impl Daemon {
         Ok((PageHome { page, rack: self.rack, frame, generation }, offset, entry))
     }
 
-    fn check_in_page(&self, addr: GAddr, bytes: u64) -> Result<()> {
+    pub(super) fn check_in_page(&self, addr: GAddr, bytes: u64) -> Result<()> {
         let limit_bytes = self.layout.pages.page_bytes() - self.layout.pages.offset(addr);
         if bytes > limit_bytes {
             return Err(Error::OutOfBounds { addr, bytes, limit_bytes });

@@ -15,6 +15,7 @@ use crate::daemon::redo::Redo;
 use crate::daemon::slab::Class;
 use crate::error::{Error, Result};
 use crate::layout::{AllocationKind, ResultKind, SessionWord, session_word};
+use crate::persist::Persist;
 use crate::seam::{Mem, Mutation, Probe};
 use crate::tier::Tier;
 use crate::wire::SessionState;
@@ -303,7 +304,7 @@ impl Sessions {
     }
 
     /// Clears a record; what the session held is gone already.
-    pub(super) fn clear<M: Mem>(&mut self, record: u32, mem: &M) {
+    pub(super) fn clear<M: Persist>(&mut self, record: u32, mem: &M) {
         copies::store(mem, session_word(record, SessionWord::Session), 0);
         self.forget_allocated(record);
         self.by_session.remove(&self.session(record));
@@ -320,7 +321,7 @@ impl Sessions {
 
     /// Stores what a remote client says it has taken: the answers up to request `seq`. Its last
     /// word counts: of an earlier one it may not have learnt that it arrived, and given up.
-    pub(super) fn note_consumed<M: Mem>(&mut self, record: u32, seq: u64, mem: &M) {
+    pub(super) fn note_consumed<M: Persist>(&mut self, record: u32, seq: u64, mem: &M) {
         let r = &mut self.records[record as usize];
         if r.session != 0 && r.consumed != seq {
             copies::store(mem, session_word(record, SessionWord::CONSUMED_SEQ), seq);
@@ -391,7 +392,7 @@ impl Sessions {
     }
 
     /// Marks an atomic as begun: no redo record covers its effect.
-    pub(super) fn intend<M: Mem>(&mut self, record: u32, seq: u64, mem: &M) {
+    pub(super) fn intend<M: Persist>(&mut self, record: u32, seq: u64, mem: &M) {
         copies::store(mem, session_word(record, SessionWord::IntentSeq), seq);
         self.records[record as usize].intent_seq = seq;
     }

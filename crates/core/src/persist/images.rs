@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Combinations that are all tried.
+/// Combinations that are all tried, by default.
 const COMBINATIONS_MAX: u64 = 1 << 12;
 /// Lines of which all subsets are tried, and which are torn.
 const LINES_MAX: usize = 12;
@@ -39,6 +39,23 @@ pub struct ImageOptions {
     pub seed: u64,
     /// Random combinations at each moment at which not all are tried.
     pub samples: u32,
+    /// Combinations, or subsets of lines, that are all tried.
+    pub combinations_max: u64,
+    /// Of so many moments one is looked at, by the seed.
+    pub one_of: u64,
+    /// Moments before this event are left out.
+    pub from: usize,
+}
+
+impl ImageOptions {
+    /// Every moment, with as many images as make sense for small memories.
+    pub const ALL: ImageOptions = ImageOptions {
+        seed: 0,
+        samples: 0,
+        combinations_max: COMBINATIONS_MAX,
+        one_of: 1,
+        from: 0,
+    };
 }
 
 /// What was tried, without a violation.
@@ -87,11 +104,13 @@ pub fn explore(
             }
             Event::WriteBack { .. } | Event::Fence => index == last,
         };
-        if !is_moment {
+        let is_left_out =
+            index < options.from || (options.one_of > 1 && random.below(options.one_of) != 0);
+        if !is_moment || is_left_out {
             continue;
         }
         explored.moments += 1;
-        medium.images(options.samples, &mut random, &mut |image| {
+        medium.images(options, &mut random, &mut |image| {
             explored.images += 1;
             let found = recover(medium.image(image));
             judge(found, &acknowledged, &issued).map_err(|reason| Violation {
@@ -271,23 +290,25 @@ impl Medium {
     /// Calls `each` with every image of this moment, until it says no.
     fn images<E>(
         &self,
-        samples: u32,
+        options: ImageOptions,
         random: &mut Random,
         each: &mut dyn FnMut(&Image) -> Result<(), E>,
     ) -> Result<(), E> {
         let newest: Vec<usize> = self.lines.values().map(|line| line.versions.len() - 1).collect();
         let combinations = newest.iter().try_fold(1u64, |product, newest| {
-            product.checked_mul(*newest as u64 + 1).filter(|product| *product <= COMBINATIONS_MAX)
+            product
+                .checked_mul(*newest as u64 + 1)
+                .filter(|product| *product <= options.combinations_max)
         });
         if combinations.is_some() {
             all_combinations(&newest, each)?;
         } else {
-            if newest.len() <= LINES_MAX {
+            if newest.len() <= LINES_MAX && 1 << newest.len() <= options.combinations_max {
                 all_subsets(&newest, each)?;
             } else {
                 each_line(&newest, each)?;
             }
-            for _ in 0..samples {
+            for _ in 0..options.samples {
                 // From few old lines to few new ones.
                 let bias = random.below(7) + 1;
                 let pick = |newest: &usize| match random.below(8) < bias {
@@ -398,7 +419,7 @@ mod tests {
     use super::*;
     use crate::seam::Mem;
 
-    const OPTIONS: ImageOptions = ImageOptions { seed: 37, samples: 20 };
+    const OPTIONS: ImageOptions = ImageOptions { seed: 37, samples: 20, ..ImageOptions::ALL };
 
     fn word_at(image: &[u8], offset: usize) -> u64 {
         u64::from_le_bytes(image[offset..offset + 8].try_into().unwrap())
@@ -409,7 +430,7 @@ mod tests {
         let trace = memory.trace();
         let mut medium = Medium::new(&trace);
         trace.events.iter().for_each(|event| medium.apply(event));
-        let ended: Result<(), ()> = medium.images(OPTIONS.samples, &mut Random(1), &mut |image| {
+        let ended: Result<(), ()> = medium.images(OPTIONS, &mut Random(1), &mut |image| {
             seen.insert(medium.image(image));
             Ok(())
         });

@@ -92,23 +92,36 @@ pub enum PersistError {
     NotWritten { offset: u64, bytes: u64, errno: i32 },
 }
 
-/// Memory of which stores can be made durable.
+/// Memory of which stores can be made durable. What an implementation leaves out is that of memory
+/// that forgets.
 pub trait Persist: Mem {
-    fn domain(&self) -> PersistenceDomain;
+    fn domain(&self) -> PersistenceDomain {
+        PersistenceDomain::None
+    }
+
+    /// Whether a loss of power spares what was made durable.
+    #[inline]
+    fn is_persistent(&self) -> bool {
+        self.domain() != PersistenceDomain::None
+    }
 
     /// Copies into the window around the caches, as far as the processor can: for what is not read
     /// here soon. The next fence makes it durable; until then it is in no order with other stores.
-    fn copy_in_streaming(&self, offset: u64, from: &[u8]);
+    fn copy_in_streaming(&self, offset: u64, from: &[u8]) {
+        self.copy_in(offset, from);
+    }
 
     /// Sends the lines of a range on their way to the medium, whole lines, without waiting. In
     /// domain `Msync` whole pages, which the next fence writes.
-    fn write_back(&self, offset: u64, bytes: u64);
+    fn write_back(&self, _offset: u64, _bytes: u64) {}
 
     /// Waits until everything that this handle sent on its way is durable.
     ///
     /// # Errors
     /// [`PersistError`]; nothing may be acknowledged then.
-    fn persist_fence(&self) -> Result<(), PersistError>;
+    fn persist_fence(&self) -> Result<(), PersistError> {
+        Err(PersistError::Volatile)
+    }
 
     /// Makes what was stored in a range durable.
     ///

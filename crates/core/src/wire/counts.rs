@@ -97,6 +97,8 @@ counters! {
     audit = Request::Audit(_),
     /// Frees of what an audit found that nothing names.
     reclaim = Request::Reclaim { .. },
+    /// Ranges that were asked to outlive a loss of power.
+    persist = Request::Persist { .. },
 }
 
 counters! {

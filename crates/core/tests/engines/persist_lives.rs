@@ -163,7 +163,8 @@ fn live(seed: u64, domain: PersistenceDomain) -> u64 {
     for loss in 0..LOSSES {
         let mut boot = Boot::new(image.clone(), domain, &durable);
         (0..STEPS).for_each(|_| boot.step(&mut random));
-        let options = ImageOptions { seed: random.below(u64::MAX), samples: 16 };
+        let options =
+            ImageOptions { seed: random.below(u64::MAX), samples: 16, ..ImageOptions::ALL };
         let mut seen = 0;
         let explored = explore(&boot.trace(), options, &mut |left| {
             seen += 1;

@@ -11,7 +11,7 @@ use rackpool_core::seam::Mem;
 use std::collections::BTreeSet;
 
 pub(crate) const ID: u64 = 7;
-const OPTIONS: ImageOptions = ImageOptions { seed: 0x37_0001, samples: 40 };
+const OPTIONS: ImageOptions = ImageOptions { seed: 0x37_0001, samples: 40, ..ImageOptions::ALL };
 
 /// Tokens from here on say that the log was opened so often.
 const OPENED: u64 = 1000;
@@ -237,7 +237,7 @@ fn a_loss_of_power_during_recovery_loses_nothing_either() {
     let outer = life(PersistenceDomain::Adr);
     let mut images = 0;
     let mut tried = 0;
-    let few = ImageOptions { seed: 5, samples: 2 };
+    let few = ImageOptions { seed: 5, samples: 2, ..ImageOptions::ALL };
     let explored = explore(&outer, few, &mut |image| {
         let found = recover(image.clone(), outer.domain)?;
         tried += 1;

@@ -73,7 +73,7 @@ fn memory(bytes: u64) -> (OwnedFd, Window) {
 }
 
 fn map(fd: &OwnedFd, bytes: u64) -> Window {
-    let options = MapOptions { file_offset: 0, populate: false, huge_advice: false };
+    let options = MapOptions::default();
     Window::map(fd.as_fd(), bytes, Access::ReadWrite, options).unwrap()
 }
 

@@ -6,20 +6,20 @@
 //! (`regionN/persistence_domain`). Where it says nothing the user has to: a wrong word for it would
 //! lose data that was acknowledged. No word is taken that promises more than the kernel does.
 
-use crate::window::Window;
+use crate::window::{MapOptions, Window};
 use rackpool_core::persist::PersistenceDomain;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat, fstatfs, major, minor};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// Block devices made of others, one above another.
-const STACKED_MAX: u32 = 8;
+pub(super) const STACKED_MAX: u32 = 8;
 
 /// The memory behind a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Medium {
             return Ok(Medium::Volatile);
         }
         let page_bytes = rustix::param::page_size() as u64;
-        match Window::map_synchronous(file, page_bytes, 0) {
+        match Window::map_synchronous(file, page_bytes, MapOptions::default()) {
             Ok(_) => Ok(Medium::DaxFile(domain_of(sys, "block", stat.st_dev))),
             Err(error) => match Errno::from_io_error(&error) {
                 // The second from a kernel without such mappings.
@@ -135,8 +135,13 @@ impl Medium {
 
 /// What the kernel says of the domain of a device, `char` or `block`.
 fn domain_of(sys: &Path, kind: &str, device: u64) -> Option<PersistenceDomain> {
+    domain_above(&device_folder(sys, kind, device)?, STACKED_MAX)
+}
+
+/// Where the kernel tells of a device, `char` or `block`.
+pub(super) fn device_folder(sys: &Path, kind: &str, device: u64) -> Option<PathBuf> {
     let path = format!("dev/{kind}/{}:{}", major(device), minor(device));
-    domain_above(&fs::canonicalize(sys.join(path)).ok()?, STACKED_MAX)
+    fs::canonicalize(sys.join(path)).ok()
 }
 
 /// What a device's region says, or all the devices that it is made of; the weakest counts.

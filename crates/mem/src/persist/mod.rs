@@ -15,8 +15,11 @@
 
 mod lines;
 mod medium;
+mod shutdowns;
 
 pub use medium::{AttachError, Medium};
+pub use shutdowns::dirty_shutdowns;
+pub(crate) use shutdowns::number_in;
 
 use crate::window::{Access, MapOptions, Window};
 use rackpool_core::persist::{Persist, PersistError, PersistenceDomain};
@@ -53,10 +56,10 @@ impl PersistentWindow {
         let domain = medium.domain(declared)?;
         let is_synchronous = matches!(medium, Medium::DaxFile(_))
             && matches!(domain, PersistenceDomain::Adr | PersistenceDomain::Eadr);
+        let options = MapOptions { file_offset, ..MapOptions::default() };
         let window = if is_synchronous {
-            Window::map_synchronous(file, bytes, file_offset)?
+            Window::map_synchronous(file, bytes, options)?
         } else {
-            let options = MapOptions { file_offset, ..MapOptions::default() };
             Window::map(file, bytes, Access::ReadWrite, options)?
         };
         Self::new(window, domain)
@@ -75,14 +78,22 @@ impl PersistentWindow {
         Ok(Self { window, domain, sent: Cell::default(), failure: Arc::default() })
     }
 
+    /// Of memory that forgets.
+    pub fn volatile(window: Window) -> Self {
+        let domain = PersistenceDomain::None;
+        Self { window, domain, sent: Cell::default(), failure: Arc::default() }
+    }
+
     /// The memory, for what is not to be durable.
     pub fn window(&self) -> &Window {
         &self.window
     }
 
-    fn with(&self, window: Window) -> Self {
+    /// Another window of the same open file, in a domain of that file: the system reports what it
+    /// could not write to one of them alone, so an error of either is one of both.
+    pub fn beside(&self, window: Window, domain: PersistenceDomain) -> Self {
         let failure = Arc::clone(&self.failure);
-        Self { window, domain: self.domain, sent: Cell::default(), failure }
+        Self { window, domain, sent: Cell::default(), failure }
     }
 
     /// Has the system write the pages with everything that was sent.
@@ -118,13 +129,13 @@ impl PersistentWindow {
 
 impl Clone for PersistentWindow {
     fn clone(&self) -> Self {
-        self.with(self.window.clone())
+        self.beside(self.window.clone(), self.domain)
     }
 }
 
 impl Section for PersistentWindow {
     fn slice(&self, offset: u64, bytes: u64) -> Self {
-        self.with(self.window.slice(offset, bytes))
+        self.beside(self.window.slice(offset, bytes), self.domain)
     }
 }
 

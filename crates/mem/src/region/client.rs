@@ -80,6 +80,10 @@ impl ClientSections {
         let rights = [Access::ReadWrite, Access::ReadWrite, Access::ReadOnly, pages];
         match &self.spec.kind {
             MemoryKind::Heap => Err(RegionError::Absent { path: "heap".into() }),
+            MemoryKind::Pmem { path, .. } => {
+                let reason = "memory that persists is shared with no other host".into();
+                Err(RegionError::Persistence { path: path.clone(), reason })
+            }
             MemoryKind::Dax { path } => {
                 let device = shards::open_device(&self.spec, path)?;
                 let [a, b, c, d] = rights.map(|access| reopen(device.fd.as_fd(), access, path));

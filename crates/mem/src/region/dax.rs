@@ -9,6 +9,7 @@
 
 use super::error::{RegionError, Result, failed};
 use super::spec::size_text;
+use crate::persist::number_in;
 use rackpool_core::PageGeometry;
 use rackpool_core::constants::SLOTS_MAX;
 use rackpool_core::layout::{BELL_BYTES, FRAME_BYTES, RegionLayout, SLOT_BYTES};
@@ -97,6 +98,8 @@ pub(super) struct DaxDevice {
     /// The length of that part.
     pub(super) device_bytes: u64,
     pub(super) align_bytes: u64,
+    /// Whether all of it reads as zero.
+    pub(super) is_zero: bool,
 }
 
 /// Opens a device and asks the kernel for its size and alignment.
@@ -121,14 +124,14 @@ pub(super) fn open(path: &Path) -> Result<DaxDevice> {
     }
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
     let sysfs = format!("/sys/dev/char/{major}:{minor}");
-    let Some(device_bytes) = number_in(&format!("{sysfs}/size")) else {
+    let Some(device_bytes) = number_in(format!("{sysfs}/size").as_ref()) else {
         return refuse(
             &format!("the kernel gives no size for it ({sysfs}/size)"),
             "name a devdax device such as dax:/dev/dax0.0 in mode devdax",
         );
     };
     // The kernel's smallest unit if it does not say: mappings that are no multiple are refused.
-    let align_bytes = number_in(&format!("{sysfs}/align")).unwrap_or(2 << 20);
+    let align_bytes = number_in(format!("{sysfs}/align").as_ref()).unwrap_or(2 << 20);
     if !align_bytes.is_power_of_two() {
         return refuse(
             &format!("the kernel gives its alignment as {align_bytes} bytes"),
@@ -137,7 +140,7 @@ pub(super) fn open(path: &Path) -> Result<DaxDevice> {
     }
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("open", path))?;
-    Ok(DaxDevice { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes })
+    Ok(DaxDevice { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes, is_zero: false })
 }
 
 impl DaxDevice {
@@ -173,15 +176,6 @@ pub(super) fn too_small(device: &DaxDevice, asked_bytes: u64, path: &Path) -> Re
             size_text(device.device_bytes)
         ),
         way_out: "leave out size= to take what fits, or use a larger device",
-    }
-}
-
-fn number_in(path: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let text = text.trim();
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
     }
 }
 

@@ -122,6 +122,9 @@ pub enum RegionError {
     /// The device cannot hold a region.
     #[error("{}: {reason}; {way_out}", path.display())]
     Device { path: PathBuf, reason: String, way_out: &'static str },
+    /// What memory that persists says of itself, or of how it was left, does not let it be served.
+    #[error("{}: {reason}", path.display())]
+    Persistence { path: PathBuf, reason: String },
     /// The file system cannot back parts of files or take them back.
     #[error("{}: its file system cannot {operation}; use one that can, such as tmpfs: \
              shm:/dev/shm/rack0", path.display())]

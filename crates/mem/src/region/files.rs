@@ -82,6 +82,7 @@ fn fill_new(
         bell: make(&paths.bell(), Section::Bell)?,
         private,
         store: Store::Files(paths.clone()),
+        pmem: None,
         is_published: false,
     };
     bind_pages(&files)?;
@@ -115,6 +116,7 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
         bell: open(&paths.bell(), Section::Bell)?,
         private,
         store: Store::Files(paths),
+        pmem: None,
         is_published: true,
     };
     for fd in [&files.pages, &files.table, &files.bell, &files.private] {
@@ -266,6 +268,7 @@ pub(super) fn create_memory(spec: &MemorySpec) -> Result<RegionFiles> {
         table: make("rackpool.table", Section::Table)?,
         bell: make("rackpool.bell", Section::Bell)?,
         store: Store::Memory(Mutex::default()),
+        pmem: None,
         is_published: false,
     };
     bind_pages(&files)?;
@@ -393,7 +396,11 @@ pub(super) fn create_on_device(
         None => DaxLayout::largest(device.device_bytes, device.align_bytes, spec.geometry())
             .ok_or_else(|| dax::too_small(&device, spec.geometry().page_bytes(), path))?,
     };
+    let is_zero = device.is_zero;
     let files = on_device(spec, layout, device, path)?;
+    if is_zero {
+        return Ok(files);
+    }
     let all = [Section::Private, Section::Table, Section::Bell, Section::Pages];
     for section in all {
         let (window, bytes) = (files.map(section)?, section_bytes(&layout, section));
@@ -460,7 +467,7 @@ pub(super) fn for_all_hosts(private: &Window) -> Window {
 
 fn device_head(device: &DaxDevice, access: Access, path: &Path) -> Result<Window> {
     let file_offset = device.base_bytes;
-    let options = MapOptions { file_offset, populate: false, huge_advice: false };
+    let options = MapOptions { file_offset, ..MapOptions::default() };
     let head_bytes = (SUPERBLOCK_BYTES as u64).next_multiple_of(device.align_bytes);
     if device.device_bytes < head_bytes {
         return Err(dax::too_small(device, head_bytes, path));
@@ -489,6 +496,7 @@ fn on_device(
         bell: again()?,
         private: device.fd,
         store: Store::Device(dax),
+        pmem: None,
         is_published: false,
     })
 }
@@ -511,7 +519,8 @@ pub(super) mod tests {
         };
         let fd = rustix::fs::open(name, OFlags::RDWR, Mode::empty()).unwrap();
         let device_bytes = rustix::fs::fstat(file).unwrap().st_size as u64;
-        DaxDevice { fd, base_bytes: 0, is_part: false, device_bytes, align_bytes }
+        let (base_bytes, is_part, is_zero) = (0, false, false);
+        DaxDevice { fd, base_bytes, is_part, device_bytes, align_bytes, is_zero }
     }
 
     pub(crate) fn format(files: &RegionFiles, rack: u16) {
@@ -542,13 +551,8 @@ pub(super) mod tests {
         let open = || device(&file, 64 << 10);
 
         // Whatever a device holds at first is not zero.
-        let whole = Window::map(
-            file.as_fd(),
-            96 << 20,
-            Access::ReadWrite,
-            MapOptions { file_offset: 0, populate: false, huge_advice: false },
-        )
-        .unwrap();
+        let whole =
+            Window::map(file.as_fd(), 96 << 20, Access::ReadWrite, MapOptions::default()).unwrap();
         for offset in (0..96 << 20).step_by(4096) {
             whole.store(offset, 0x5555);
         }

@@ -31,6 +31,7 @@ mod files;
 mod huge;
 mod numa;
 mod paths;
+mod pmem;
 mod room;
 mod shards;
 mod spec;
@@ -42,12 +43,15 @@ pub use error::{RegionError, Result, other_version};
 pub use shards::Claim;
 pub use spec::{HugeSize, MemoryKind, MemorySpec, SpecError, size_text};
 
+use crate::persist::PersistentWindow;
 use crate::window::{Access, MapOptions, Window};
 use error::failed;
 use paths::Paths;
+use pmem::Pmem;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::SLOTS_MAX;
 use rackpool_core::layout::{BELL_BYTES, RegionLayout, SLOT_BYTES, Superblock};
+use rackpool_core::persist::{Persist, PersistenceDomain};
 use rackpool_core::seam::Mem;
 use rackpool_core::tier::Tiers;
 use rustix::fs::{Mode, OFlags};
@@ -92,6 +96,8 @@ pub struct RegionFiles {
     private: OwnedFd,
     table: OwnedFd,
     bell: OwnedFd,
+    /// Of memory that persists, how it does.
+    pmem: Option<Pmem>,
     is_published: bool,
 }
 
@@ -106,6 +112,7 @@ impl RegionFiles {
             MemoryKind::Dax { path } => {
                 files::device_has_region(&shards::open_device(spec, path)?, path)
             }
+            MemoryKind::Pmem { path, .. } => pmem::exists(path),
             MemoryKind::Shm { .. } => {
                 Ok(Paths::of(&spec.kind).is_some_and(|paths| paths::is_there(&paths.private())))
             }
@@ -127,6 +134,7 @@ impl RegionFiles {
             MemoryKind::Dax { path } => {
                 files::create_on_device(spec, shards::open_device(spec, path)?, path)
             }
+            MemoryKind::Pmem { path, domain } => pmem::create(spec, path, *domain),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::create_files(spec, paths)
@@ -147,6 +155,7 @@ impl RegionFiles {
             MemoryKind::Dax { path } => {
                 files::open_on_device(spec, shards::open_device(spec, path)?, path)
             }
+            MemoryKind::Pmem { path, domain } => pmem::open(spec, path, *domain),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::open_files(spec, paths)
@@ -167,6 +176,7 @@ impl RegionFiles {
                 &files::device_superblock(&shards::open_device(spec, path)?, path)?,
                 path,
             ),
+            MemoryKind::Pmem { path, .. } => superblock::check(&pmem::superblock(path)?, path),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::inspect_files(&paths)
@@ -184,6 +194,7 @@ impl RegionFiles {
             MemoryKind::Dax { path } => {
                 files::remove_from_device(shards::open_device(spec, path)?, path)
             }
+            MemoryKind::Pmem { path, .. } => pmem::remove(path),
             MemoryKind::Shm { .. } => {
                 let paths = Paths::of(&spec.kind).expect("shm regions have names");
                 files::remove_files(&paths)
@@ -202,8 +213,51 @@ impl RegionFiles {
         match &self.store {
             Store::Files(paths) => files::remove_locked(paths),
             Store::Memory(_) => Ok(()),
-            Store::Device(_) => files::wipe_superblock(&self.map(Section::Private)?),
+            Store::Device(_) => {
+                files::wipe_superblock(&self.map(Section::Private)?)?;
+                let path = self.spec.path().expect("a device has a name");
+                self.pmem.as_ref().map_or(Ok(()), |pmem| pmem.remove(path))
+            }
         }
+    }
+
+    /// Whether this host booted anew since a daemon last served the region, which persists: its
+    /// table and slots hold what was stored at any time.
+    pub fn lost_power(&self) -> bool {
+        self.pmem.as_ref().is_some_and(Pmem::lost_power)
+    }
+
+    /// From where on what is stored in pages and metadata persists.
+    pub fn persistence(&self) -> PersistenceDomain {
+        self.pmem.as_ref().map_or(PersistenceDomain::None, Pmem::domain)
+    }
+
+    /// A daemon has attached: what it found after a loss of power is as it wants it.
+    ///
+    /// # Errors
+    /// [`RegionError::Persistence`] if memory that persists cannot be told so.
+    pub fn note_attached(&mut self) -> Result<()> {
+        let path = self.spec.path().unwrap_or(Path::new("heap"));
+        self.pmem.as_mut().map_or(Ok(()), |pmem| pmem.note_attached(path))
+    }
+
+    /// The daemon stops in order: all that is stored persists, where the memory does, also what
+    /// was never asked to.
+    ///
+    /// # Errors
+    /// [`RegionError::Persistence`], [`RegionError::Io`].
+    pub fn note_stopped(&mut self) -> Result<()> {
+        self.commit()?;
+        let path = self.spec.path().unwrap_or(Path::new("heap"));
+        self.pmem.as_mut().map_or(Ok(()), |pmem| pmem.note_stopped(path))
+    }
+
+    /// Makes all that is to outlive a loss of power durable, where the memory persists.
+    fn commit(&self) -> Result<()> {
+        let Some(pmem) = &self.pmem else { return Ok(()) };
+        let path = self.spec.path().unwrap_or(Path::new("heap"));
+        let mut sections = [Section::Private, Section::Pages].into_iter();
+        sections.try_for_each(|section| pmem.commit(self.map(section)?, path))
     }
 
     /// Makes the formatted region one that [`RegionFiles::open`] takes. On a device the
@@ -286,10 +340,27 @@ impl RegionFiles {
             huge_advice: is_pages && self.spec.huge.is_some(),
             file_offset: self.section_offset(section),
         };
+        let (fd, bytes) = (self.section_fd(section), self.section_bytes(section));
         let path = self.section_path(section);
-        let window = map_fd(self.section_fd(section), self.section_bytes(section), options, &path)?;
+        let window = match &self.pmem {
+            Some(pmem) => pmem.map(fd, bytes, options).map_err(failed("map", &path))?,
+            None => map_fd(fd, bytes, options, &path)?,
+        };
         let is_coherent = section == Section::Private || self.coherence().is_hardware();
         Ok(window.with_coherence(is_coherent))
+    }
+
+    /// As [`RegionFiles::map`], of a section whose stores can be made durable if the memory
+    /// persists: the pages and the private section.
+    ///
+    /// # Errors
+    /// [`RegionError::Io`].
+    pub fn map_persistent(&self, section: Section) -> Result<PersistentWindow> {
+        let window = self.map(section)?;
+        Ok(match &self.pmem {
+            Some(pmem) => pmem.persistent(window),
+            None => PersistentWindow::volatile(window),
+        })
     }
 
     /// A descriptor of a section to hand to a client, with these rights and none more. Never for
@@ -514,7 +585,7 @@ impl RegionFiles {
         let file_offset = self.dax_layout().map_or(0, |dax| {
             dax.base_bytes + dax.slots_offset + u64::from(slot) * dax.slot_stride_bytes
         });
-        let options = MapOptions { file_offset, populate: false, huge_advice: false };
+        let options = MapOptions { file_offset, ..MapOptions::default() };
         let window = map_fd(fd.as_fd(), SLOT_BYTES, options, path)?;
         Ok((fd, window))
     }
@@ -537,10 +608,17 @@ impl RegionFiles {
         // same.
         let is_flushed = section == Section::Pages && !self.coherence().is_hardware();
         if is_flushed || matches!(self.store, Store::Device(_)) {
-            let window = self.map(section)?;
+            let window = self.map_persistent(section)?;
             window.zero(offset, bytes);
             window.flush(offset, bytes);
-            return Ok(());
+            if !window.is_persistent() {
+                return Ok(());
+            }
+            // Freed memory stays zero, whatever comes next.
+            return window.persist(offset, bytes).map_err(|error| RegionError::Persistence {
+                path: self.section_path(section),
+                reason: error.to_string(),
+            });
         }
         files::punch(self.section_fd(section), &self.section_path(section), offset, bytes)
     }

@@ -36,7 +36,7 @@ impl Paths {
                 let prefix = meta.as_ref().unwrap_or(path).clone();
                 Some(Self { pages: path.clone(), prefix })
             }
-            MemoryKind::Heap | MemoryKind::Dax { .. } => None,
+            MemoryKind::Heap | MemoryKind::Dax { .. } | MemoryKind::Pmem { .. } => None,
         }
     }
 

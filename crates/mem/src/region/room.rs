@@ -32,9 +32,10 @@ impl MemorySpec {
     ///
     /// # Errors
     /// [`RegionError::TooLarge`]; [`SpecError::NoSize`] without a size; [`RegionError::Io`] if a
-    /// directory cannot be looked at. Devices are measured when they are opened.
+    /// directory cannot be looked at. Devices, and files that are backed as a whole, are
+    /// measured when they are opened.
     pub fn check_room(&self, shards: u16) -> Result<()> {
-        if matches!(self.kind, MemoryKind::Dax { .. }) {
+        if matches!(self.kind, MemoryKind::Dax { .. } | MemoryKind::Pmem { .. }) {
             return Ok(());
         }
         let mut wanted_bytes = 0u64;
@@ -90,7 +91,7 @@ impl RegionFiles {
     /// if all of it is there, as on a device.
     pub fn host_free_bytes(&self) -> Option<u64> {
         match self.spec.kind {
-            MemoryKind::Dax { .. } => None,
+            MemoryKind::Dax { .. } | MemoryKind::Pmem { .. } => None,
             _ => bound_of(&self.spec.kind).ok().map(|bound| bound.bytes),
         }
     }

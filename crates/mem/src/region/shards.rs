@@ -34,11 +34,14 @@ impl MemorySpec {
     /// part of the device, or heap memory of its own. All of it if there is one part only.
     ///
     /// # Errors
-    /// [`SpecError::NotWholeShards`].
+    /// [`SpecError::NotWholeShards`], [`SpecError::NotDivided`].
     pub fn shard(&self, shard: u16, shards: u16) -> Result<MemorySpec, SpecError> {
         let mut part = self.clone();
         if shards <= 1 {
             return Ok(part);
+        }
+        if matches!(self.kind, MemoryKind::Pmem { .. }) {
+            return Err(SpecError::NotDivided);
         }
         if let Some(size_bytes) = self.size_bytes {
             let page_bytes = self.geometry().page_bytes();

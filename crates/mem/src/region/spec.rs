@@ -1,6 +1,7 @@
 //! What a user writes to say where a rack's memory lies: `shm:/dev/shm/rack0?size=8G&huge=2M`,
-//! `heap:64M`, `dax:/dev/dax0.0`. Text in, a checked [`MemorySpec`] or an error that shows the
-//! right form out; nothing is opened here. Called by the code that reads options.
+//! `heap:64M`, `dax:/dev/dax0.0`, `pmem:/mnt/pmem/rack0?size=8G`. Text in, a checked [`MemorySpec`]
+//! or an error that shows the right form out; nothing is opened here. Called by the code that reads
+//! options.
 //!
 //! Source: DESIGN §2 (region).
 
@@ -8,6 +9,7 @@ use rackpool_core::PageGeometry;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::{PAGE_SHIFT_DEFAULT, PAGE_SHIFT_MAX, PAGE_SHIFT_MIN, TIERS_MAX};
 use rackpool_core::layout::RegionLayout;
+use rackpool_core::persist::PersistenceDomain;
 use rackpool_core::tier::Tiers;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,13 @@ pub enum MemoryKind {
     Heap,
     /// A character device of CXL or persistent memory: all sections lie in it.
     Dax { path: PathBuf },
+    /// Memory that outlives a loss of power: a device as of `dax`, a file on a file system that
+    /// maps the device itself, or an ordinary file. All sections lie in it, behind a header.
+    Pmem {
+        path: PathBuf,
+        /// `None`: as the device has it.
+        domain: Option<PersistenceDomain>,
+    },
 }
 
 /// A size of huge pages.
@@ -90,8 +99,8 @@ pub struct MemorySpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// Neither `shm:`, `heap` nor `dax:`.
-    #[error("memory \"{spec}\": starts with none of shm:, heap, dax:; such as {EXAMPLE}")]
+    /// Neither `shm:`, `heap`, `dax:` nor `pmem:`.
+    #[error("memory \"{spec}\": starts with none of shm:, heap, dax:, pmem:; such as {EXAMPLE}")]
     UnknownKind { spec: String },
     /// A key that this kind of memory does not have.
     #[error("memory: {kind} has no key \"{key}\"; it has {allowed}; such as {EXAMPLE}")]
@@ -125,6 +134,9 @@ pub enum SpecError {
         shards: u16,
         page_bytes: u64,
     },
+    /// Memory that is not divided.
+    #[error("memory: pmem is not divided into shards: start one daemon, without --shard")]
+    NotDivided,
     /// More frames than a frame number counts.
     #[error("memory: {frames} frames of {}: at most {} are possible; use larger pages, such as \
              pages={}", size_text(*page_bytes), u32::MAX, size_text(*fitting_bytes))]
@@ -184,7 +196,9 @@ impl MemorySpec {
     /// The file or device of the pages; `None` for heap memory.
     pub fn path(&self) -> Option<&Path> {
         match &self.kind {
-            MemoryKind::Shm { path, .. } | MemoryKind::Dax { path } => Some(path),
+            MemoryKind::Shm { path, .. }
+            | MemoryKind::Dax { path }
+            | MemoryKind::Pmem { path, .. } => Some(path),
             MemoryKind::Heap => None,
         }
     }
@@ -203,6 +217,7 @@ impl MemorySpec {
             ("coherence", MemoryKind::Shm { .. } | MemoryKind::Dax { .. }) => {
                 self.coherence = Some(parse_coherence(value)?);
             }
+            ("domain", MemoryKind::Pmem { domain, .. }) => *domain = Some(parse_domain(value)?),
             ("touch", _) => self.touch = parse_touch(value)?,
             _ => return Err(self.unknown_key(key)),
         }
@@ -214,6 +229,7 @@ impl MemorySpec {
             MemoryKind::Shm { .. } => ("shm", "size, pages, huge, touch, numa, meta, coherence"),
             MemoryKind::Heap => ("heap", "size, pages, huge, touch, numa"),
             MemoryKind::Dax { .. } => ("dax", "size, pages, touch, coherence"),
+            MemoryKind::Pmem { .. } => ("pmem", "size, pages, touch, domain"),
         };
         SpecError::UnknownKey { key: key.to_owned(), kind, allowed }
     }
@@ -259,6 +275,9 @@ impl FromStr for MemorySpec {
                 spec.kind = MemoryKind::Shm { path: parse_path(path)?, meta: None };
             }
             Some(("dax", path)) => spec.kind = MemoryKind::Dax { path: parse_path(path)? },
+            Some(("pmem", path)) => {
+                spec.kind = MemoryKind::Pmem { path: parse_path(path)?, domain: None };
+            }
             Some(("heap", size)) => spec.size_bytes = Some(parse_size("size", size)?),
             None if head == "heap" => {}
             _ => return Err(SpecError::UnknownKind { spec: text.to_owned() }),
@@ -282,10 +301,12 @@ impl fmt::Display for MemorySpec {
             MemoryKind::Shm { path, .. } => write!(f, "shm:{}", path.display())?,
             MemoryKind::Heap => f.write_str("heap")?,
             MemoryKind::Dax { path } => write!(f, "dax:{}", path.display())?,
+            MemoryKind::Pmem { path, .. } => write!(f, "pmem:{}", path.display())?,
         }
-        let meta = match &self.kind {
-            MemoryKind::Shm { meta, .. } => meta.as_ref(),
-            _ => None,
+        let (meta, domain) = match &self.kind {
+            MemoryKind::Shm { meta, .. } => (meta.as_ref(), None),
+            MemoryKind::Pmem { domain, .. } => (None, *domain),
+            _ => (None, None),
         };
         let pairs = [
             self.size_bytes.map(|bytes| format!("size={}", size_text(bytes))),
@@ -295,6 +316,7 @@ impl fmt::Display for MemorySpec {
             (!self.numa.is_empty()).then(|| format!("numa={}", numa_text(&self.numa))),
             self.coherence.map(|coherence| format!("coherence={coherence}")),
             meta.map(|meta| format!("meta={}", meta.display())),
+            domain.map(|domain| format!("domain={domain}")),
         ];
         for (index, pair) in pairs.into_iter().flatten().enumerate() {
             write!(f, "{}{pair}", if index == 0 { '?' } else { '&' })?;
@@ -362,6 +384,14 @@ fn parse_touch(text: &str) -> Result<bool, SpecError> {
             Err(SpecError::BadValue { key: "touch", value, allowed: "0 or 1" })
         }
     }
+}
+
+fn parse_domain(text: &str) -> Result<PersistenceDomain, SpecError> {
+    text.parse().map_err(|_| SpecError::BadValue {
+        key: "domain",
+        value: text.to_owned(),
+        allowed: "none, adr, eadr or msync; left out it is what the device has",
+    })
 }
 
 fn parse_coherence(text: &str) -> Result<Coherence, SpecError> {
@@ -450,6 +480,10 @@ mod tests {
         let shared = parse("dax:/dev/dax0.0?coherence=software").unwrap();
         assert_eq!((shared.coherence, dax.coherence), (Some(Coherence::Software), None));
         assert_eq!(shared.to_string(), "dax:/dev/dax0.0?coherence=software");
+        let pmem = parse("pmem:/mnt/pmem/r?size=1G&domain=msync").unwrap();
+        assert_eq!(pmem.path(), Some(Path::new("/mnt/pmem/r")));
+        assert_eq!(pmem.to_string(), "pmem:/mnt/pmem/r?size=1G&domain=msync");
+        assert_eq!(pmem.shard(0, 2), Err(SpecError::NotDivided));
     }
 
     #[test]
@@ -491,6 +525,9 @@ mod tests {
             ("heap?size=8M&numa=0:256,1:1", "such as 0:3,2:1"),
             ("heap?size=8M&numa=0:1,1:1,2:1,3:1,4:1", "two to four of them"),
             ("heap?size=2M&numa=0:3,1:1", "1 frames are too few for numa=0:3,1:1"),
+            ("pmem:/mnt/r?size=8M&domain=adrs", "none, adr, eadr or msync"),
+            ("pmem:/mnt/r?size=8M&huge=2M", "pmem has no key \"huge\""),
+            ("shm:/dev/shm/r?domain=adr", "shm has no key \"domain\""),
             ("dax:/dev/dax0.0?numa=1", "dax has no key \"numa\""),
             ("dax:/dev/dax0.0?coherence=none", "hardware, or software where hosts share memory"),
             ("heap?size=8M&coherence=software", "heap has no key \"coherence\""),

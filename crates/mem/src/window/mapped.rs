@@ -148,8 +148,11 @@ impl Window {
     ///
     /// # Errors
     /// Not supported for a file of another kind.
-    pub fn map_synchronous(fd: BorrowedFd<'_>, bytes: u64, file_offset: u64) -> io::Result<Window> {
-        let options = MapOptions { file_offset, ..MapOptions::default() };
+    pub fn map_synchronous(
+        fd: BorrowedFd<'_>,
+        bytes: u64,
+        options: MapOptions,
+    ) -> io::Result<Window> {
         // A kernel that does not know the second flag ignores it without the first.
         let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         Self::map_with(fd, bytes, Access::ReadWrite, options, flags)

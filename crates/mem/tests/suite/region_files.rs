@@ -141,7 +141,7 @@ fn make(spec: &MemorySpec) -> RegionFiles {
 }
 
 fn map(fd: &OwnedFd, bytes: u64, access: Access) -> std::io::Result<Window> {
-    let options = MapOptions { file_offset: 0, populate: false, huge_advice: false };
+    let options = MapOptions::default();
     Window::map(fd.as_fd(), bytes, access, options)
 }
 

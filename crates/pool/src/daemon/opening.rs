@@ -17,6 +17,7 @@ use rackpool_mem::event::WakeEvent;
 use rackpool_mem::region::{Claim, RegionFiles};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tracing::info;
 
 /// Serves one-sided operations of other racks; the daemon is woken by what is its own.
 pub(super) fn start_target(
@@ -26,7 +27,7 @@ pub(super) fn start_target(
     world: &mut RegionWorld,
     wake: &WakeEvent,
 ) -> Result<Target> {
-    let (pages, table) = (world.pages().clone(), world.table().clone());
+    let (pages, table) = (world.pages().window().clone(), world.table().clone());
     let cells = world.target_cells.clone();
     let mut target = TargetOptions::new(options.listen, layout, pages, table, cells);
     let fabric_wake = wake.try_clone().map_err(|e| io_error("wake event", &e))?;
@@ -101,6 +102,15 @@ pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon
         // There was nothing to claim when this daemon began.
         claim = Claim::take(world.files.spec()).map_err(Error::from)?;
     }
+    let lost_power = world.files.lost_power();
     let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
+    world.files.note_attached().map_err(Error::from)?;
+    if lost_power {
+        info!(
+            target: "daemon",
+            "rack {rack}: the host booted since the region was served last; its pages are there, \
+             sessions and locks of before are over"
+        );
+    }
     Ok((world, engine, claim))
 }

@@ -493,10 +493,13 @@ impl Server {
     pub(super) fn close(self) {
         let DaemonLoop { host, world, .. } = self.daemon;
         drop((self.acceptor, host.target));
-        if host.options.ephemeral
-            && let Err(error) = world.into_files().remove()
-        {
-            warn!(target: "daemon", "removing the region: {error}");
+        let mut files = world.into_files();
+        let (done, what) = match host.options.ephemeral {
+            true => (files.remove(), "removing the region"),
+            false => (files.note_stopped(), "stopping"),
+        };
+        if let Err(error) = done {
+            warn!(target: "daemon", "{what}: {error}");
         }
     }
 }

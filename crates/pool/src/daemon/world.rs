@@ -6,11 +6,13 @@ use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::counts::{FabricCounts, ProxyCounts};
 use rackpool_core::daemon::{Handover, World};
 use rackpool_core::layout::cell_offset;
+use rackpool_core::persist::Persist;
 use rackpool_core::seam::{Mem, Mutation};
 use rackpool_core::tier::Tiers;
 use rackpool_core::wire::MetadataChecks;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_fabric::TargetCounters;
+use rackpool_mem::persist::PersistentWindow;
 use rackpool_mem::region::{RegionFiles, Section};
 use rackpool_mem::window::Window;
 use tracing::warn;
@@ -18,9 +20,9 @@ use tracing::warn;
 /// The real world of one daemon.
 pub(super) struct RegionWorld {
     pub files: RegionFiles,
-    private: Window,
+    private: PersistentWindow,
     table: Window,
-    pages: Window,
+    pages: PersistentWindow,
     pub bell: Window,
     /// Cells of the fabric target's thread.
     pub target_cells: Window,
@@ -42,10 +44,11 @@ impl RegionWorld {
         target_cells: u32,
     ) -> Result<Self> {
         let map = |section| files.map(section).map_err(Error::from);
+        let map_persistent = |section| files.map_persistent(section).map_err(Error::from);
         Ok(Self {
-            private: map(Section::Private)?,
+            private: map_persistent(Section::Private)?,
             table: map(Section::Table)?,
-            pages: map(Section::Pages)?,
+            pages: map_persistent(Section::Pages)?,
             bell: map(Section::Bell)?,
             target_cells: Window::heap(u64::from(target_cells) * 8)
                 .with_asymmetric_fence(asymmetric_fence),
@@ -106,9 +109,10 @@ impl RegionWorld {
 
 impl World for RegionWorld {
     type Mem = Window;
+    type Persistent = PersistentWindow;
     type Outbox = Handover;
 
-    fn private(&self) -> &Window {
+    fn private(&self) -> &PersistentWindow {
         &self.private
     }
 
@@ -116,12 +120,16 @@ impl World for RegionWorld {
         &self.table
     }
 
-    fn pages(&self) -> &Window {
+    fn pages(&self) -> &PersistentWindow {
         &self.pages
     }
 
     fn tiers(&self) -> Tiers {
         self.files.tiers().clone()
+    }
+
+    fn lost_power(&self) -> bool {
+        self.files.lost_power()
     }
 
     fn cell_count(&self) -> u32 {
@@ -157,6 +165,8 @@ impl World for RegionWorld {
             warn!(target: "daemon", "punching {bytes} bytes of pages: {error}; zeroing instead");
             self.pages.zero(offset, bytes);
             self.pages.flush(offset, bytes);
+            let is_safe = !self.pages.is_persistent() || self.pages.persist(offset, bytes).is_ok();
+            assert!(is_safe, "freed pages cannot be made zero for good");
         }
     }
 

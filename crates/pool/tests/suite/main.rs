@@ -14,6 +14,7 @@ mod master_tools;
 mod members;
 mod migrate;
 mod mover;
+mod persist;
 mod pool;
 mod proxied;
 mod rcmp_defects;

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use rackpool_core::persist::Persist;
 use rackpool_core::seam::{Mem, Mutation, Probe, Race, Rare, Section};
 
 use super::cpu::{Checking, CpuMode};
@@ -190,6 +191,8 @@ impl Section for SimMem {
         SimMem::slice(self, offset, bytes)
     }
 }
+
+impl Persist for SimMem {}
 
 impl Mem for SimMem {
     fn bytes(&self) -> u64 {

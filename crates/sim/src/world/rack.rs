@@ -336,6 +336,7 @@ impl RackWorld {
 
 impl World for RackWorld {
     type Mem = SimMem;
+    type Persistent = SimMem;
     type Outbox = Handover;
 
     fn private(&self) -> &SimMem {

@@ -1,12 +1,15 @@
-//! Memory of the daemon's tests: it knows which blocks are backed, and its fuse ends the daemon
-//! before its n-th effect.
+//! Memory of the daemon's tests: it knows which blocks are backed, its fuse ends the daemon before
+//! its n-th effect, and a loss of power leaves of each word any version since it was made durable.
 
 use super::Answers;
 use rackpool_core::Result;
 use rackpool_core::copies;
 use rackpool_core::layout::BLOCK_BYTES;
+use rackpool_core::persist::recorder::StoreRecorder;
+use rackpool_core::persist::{Persist, PersistError, PersistenceDomain};
 use rackpool_core::seam::{self, Mem, Probe};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::rc::Rc;
 
@@ -49,6 +52,28 @@ pub struct TestMem {
     fuse: Rc<Fuse>,
     /// What another process stores where, right after the next load from there.
     pub meanwhile: Cell<Option<(u64, u64)>>,
+    /// By number of word, if the memory persists: what is not certain to be durable.
+    unsaved: RefCell<Option<BTreeMap<usize, Unsaved>>>,
+    durability: Cell<Durability>,
+    /// What is told of all that happens.
+    recorder: RefCell<Option<StoreRecorder>>,
+}
+
+struct Unsaved {
+    /// What the word was when it was durable last, and what was stored since.
+    versions: Vec<u64>,
+    /// The version that the next fence makes durable; 0 if none.
+    sent: usize,
+}
+
+/// What asking for durability does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// It cannot be asked for.
+    None,
+    Kept,
+    /// It is promised and not kept.
+    Pretended,
 }
 
 impl TestMem {
@@ -59,6 +84,63 @@ impl TestMem {
             backed: RefCell::new(vec![backed; blocks]),
             fuse: fuse.clone(),
             meanwhile: Cell::new(None),
+            unsaved: RefCell::new(None),
+            durability: Cell::new(Durability::None),
+            recorder: RefCell::new(None),
+        }
+    }
+
+    /// Persists from now on, and tells the recorder.
+    pub(super) fn record(&self, recorder: StoreRecorder) {
+        assert_eq!(recorder.bytes(), self.bytes());
+        self.durability.set(Durability::Kept);
+        *self.recorder.borrow_mut() = Some(recorder);
+    }
+
+    /// Backed as a whole, with these bytes.
+    pub(super) fn fill(&self, bytes: &[u8]) {
+        self.backed.borrow_mut().fill(true);
+        for (word, bytes) in self.words.iter().zip(bytes.chunks_exact(8)) {
+            word.set(u64::from_le_bytes(bytes.try_into().unwrap()));
+        }
+    }
+
+    fn told(&self, tell: impl FnOnce(&StoreRecorder)) {
+        if let Some(recorder) = &*self.recorder.borrow() {
+            tell(recorder);
+        }
+    }
+
+    /// From now on a loss of power leaves what it leaves.
+    pub(super) fn outlive_power(&self, durability: Durability) {
+        *self.unsaved.borrow_mut() = Some(BTreeMap::new());
+        self.durability.set(durability);
+    }
+
+    /// The power goes: `pick` chooses among so many versions of a word, the oldest first.
+    pub(super) fn lose_power(&self, pick: &mut impl FnMut(usize) -> usize) {
+        let Some(unsaved) = &mut *self.unsaved.borrow_mut() else { return };
+        for (word, Unsaved { versions, .. }) in std::mem::take(unsaved) {
+            self.words[word].set(versions[pick(versions.len())]);
+        }
+    }
+
+    fn change(&self, offset: u64, value: u64) {
+        let old = self.word(offset).replace(value);
+        self.told(|recorder| recorder.store(offset, value));
+        if let Some(unsaved) = &mut *self.unsaved.borrow_mut()
+            && old != value
+        {
+            let new = || Unsaved { versions: vec![old], sent: 0 };
+            unsaved.entry(offset as usize / 8).or_insert_with(new).versions.push(value);
+        }
+    }
+
+    /// Durable at once.
+    fn save(&self, offset: u64, bytes: u64) {
+        if let Some(unsaved) = &mut *self.unsaved.borrow_mut() {
+            let words = offset as usize / 8..(offset + bytes).div_ceil(8) as usize;
+            unsaved.retain(|word, _| !words.contains(word));
         }
     }
 
@@ -74,9 +156,10 @@ impl TestMem {
         self.words[offset as usize / 8].get()
     }
 
-    /// Writes without the fuse, as another process.
+    /// Writes without the fuse, as another process, and durably.
     pub fn poke(&self, offset: u64, value: u64) {
         self.word(offset).set(value);
+        self.save(offset, 8);
     }
 
     /// As [`TestMem::poke`], of a word of the private section, in all its copies.
@@ -110,6 +193,11 @@ impl TestMem {
         self.words[offset as usize / 8..(offset + bytes) as usize / 8]
             .iter()
             .for_each(|word| word.set(0));
+        self.save(offset, bytes);
+        self.told(|recorder| {
+            recorder.zero(offset, bytes);
+            recorder.persist(offset, bytes).unwrap();
+        });
         gone
     }
 }
@@ -140,7 +228,7 @@ impl Mem for TestMem {
     }
     fn store(&self, offset: u64, value: u64) {
         self.fuse.burn();
-        self.word(offset).set(value);
+        self.change(offset, value);
     }
     fn announce(&self, offset: u64, value: u64) {
         self.store(offset, value);
@@ -151,13 +239,14 @@ impl Mem for TestMem {
         if old != expected {
             return Err(old);
         }
-        self.word(offset).set(new);
+        self.change(offset, new);
         Ok(old)
     }
     fn fetch_add(&self, offset: u64, n: u64) -> u64 {
         self.fuse.burn();
-        let word = self.word(offset);
-        word.replace(word.get().wrapping_add(n))
+        let old = self.word(offset).get();
+        self.change(offset, old.wrapping_add(n));
+        old
     }
     fn copy_out(&self, offset: u64, to: &mut [u8]) {
         let (words, rest) = to.as_chunks_mut::<8>();
@@ -180,10 +269,41 @@ impl Mem for TestMem {
             if word % 16 == 0 {
                 self.fuse.burn();
             }
-            self.word(offset + 8 * word).set(0);
+            self.change(offset + 8 * word, 0);
         }
     }
     fn prefetch(&self, _: u64) {}
     fn fence(&self) {}
     fn flush(&self, _: u64, _: u64) {}
+}
+
+impl Persist for TestMem {
+    fn domain(&self) -> PersistenceDomain {
+        match self.durability.get() {
+            Durability::None => PersistenceDomain::None,
+            Durability::Kept | Durability::Pretended => PersistenceDomain::Adr,
+        }
+    }
+    fn write_back(&self, offset: u64, bytes: u64) {
+        self.told(|recorder| recorder.write_back(offset, bytes));
+        if let Some(unsaved) = &mut *self.unsaved.borrow_mut() {
+            let words = offset as usize / 8..(offset + bytes).div_ceil(8) as usize;
+            for (_, word) in unsaved.range_mut(words) {
+                word.sent = word.versions.len() - 1;
+            }
+        }
+    }
+    fn persist_fence(&self) -> std::result::Result<(), PersistError> {
+        self.fuse.burn();
+        self.told(|recorder| recorder.persist_fence().unwrap());
+        if let (Durability::Kept, Some(unsaved)) =
+            (self.durability.get(), &mut *self.unsaved.borrow_mut())
+        {
+            unsaved.retain(|_, word| {
+                word.versions.drain(..std::mem::take(&mut word.sent));
+                word.versions.len() > 1
+            });
+        }
+        if self.is_persistent() { Ok(()) } else { Err(PersistError::Volatile) }
+    }
 }

@@ -12,7 +12,7 @@ mod words;
 
 pub use answers::Answers;
 pub use master::FakeMaster;
-pub use mem::{Crash, Fuse, TestMem};
+pub use mem::{Crash, Durability, Fuse, TestMem};
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{
@@ -21,7 +21,8 @@ use rackpool_core::daemon::{
 use rackpool_core::layout::{
     AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
 };
-use rackpool_core::seam::Mem;
+use rackpool_core::persist::recorder::StoreRecorder;
+use rackpool_core::seam::{Mem, Section};
 use rackpool_core::tier::Tiers;
 use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{
@@ -68,6 +69,10 @@ pub struct TestWorld {
     /// What the fabric was told to do; it is not done here.
     pub write_backs: Vec<(ClientId, WriteBack)>,
     pub master: FakeMaster,
+    /// Whether the host booted since a daemon attached.
+    pub lost_power: bool,
+    /// Chooses what a loss of power leaves: nothing new, everything new, or something of both.
+    pub power_seed: u64,
 }
 
 impl TestWorld {
@@ -96,7 +101,42 @@ impl TestWorld {
             replies: VecDeque::new(),
             write_backs: Vec::new(),
             master: FakeMaster::default(),
+            lost_power: false,
+            power_seed: 0,
         }
+    }
+
+    /// Pages and metadata persist; the table is in the same memory, and no word of it is asked to.
+    fn that_persists(self, durability: Durability) -> TestWorld {
+        self.private.outlive_power(durability);
+        self.pages.outlive_power(durability);
+        self.table.outlive_power(Durability::None);
+        self
+    }
+
+    /// All processes end, and of what was stored some is left.
+    pub fn lose_power(&mut self) {
+        let mut state = self.power_seed;
+        let mut pick = |versions: usize| match self.power_seed {
+            0 => 0,
+            1 => versions - 1,
+            _ => {
+                // splitmix64
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                (mixed ^ mixed >> 27) as usize % versions
+            }
+        };
+        for memory in [&self.private, &self.pages, &self.table] {
+            memory.lose_power(&mut pick);
+        }
+        self.calls.clear();
+        self.replies.clear();
+        self.write_backs.clear();
+        self.cells.fill(0);
+        self.consumed.clear();
+        self.changing.clear();
+        self.lost_power = true;
     }
 
     pub fn formatted(frame_count: u32) -> TestWorld {
@@ -140,6 +180,7 @@ impl TestWorld {
 
 impl World for TestWorld {
     type Mem = TestMem;
+    type Persistent = TestMem;
     type Outbox = Self;
     fn private(&self) -> &TestMem {
         &self.private
@@ -152,6 +193,9 @@ impl World for TestWorld {
     }
     fn tiers(&self) -> Tiers {
         self.tiers.clone()
+    }
+    fn lost_power(&self) -> bool {
+        self.lost_power
     }
     fn cell_count(&self) -> u32 {
         self.cells.len() as u32
@@ -273,6 +317,8 @@ pub struct Rig {
     pub loses: bool,
     /// Ends the first attach after a crash at that effect.
     pub second_crash: Option<u64>,
+    /// Whether a burnt fuse is a loss of power: then it is the caller's.
+    pub loses_power: bool,
     tags: u64,
 }
 
@@ -291,9 +337,42 @@ impl Rig {
         Rig::on(TestWorld { tiers, ..TestWorld::new(frame_count) })
     }
 
+    /// A rack with memory that persists, in which a burnt fuse is a loss of power.
+    pub fn that_persists(frame_count: u32, durability: Durability) -> Rig {
+        let mut rig = Rig::on(TestWorld::new(frame_count).that_persists(durability));
+        rig.loses_power = true;
+        rig
+    }
+
+    /// A rack that tells a recorder of all that happens to its private section and its pages,
+    /// which lie in this order in the recorder's memory.
+    pub fn recorded(frame_count: u32, recorder: &StoreRecorder) -> Rig {
+        let world = TestWorld::new(frame_count);
+        let (private, pages) = (world.private.bytes(), world.pages.bytes());
+        world.private.record(recorder.slice(0, private));
+        world.pages.record(recorder.slice(private, pages));
+        Rig::on(world)
+    }
+
+    /// A rack whose daemon is not started on what a loss of power has left.
+    pub fn of_image(frame_count: u32, image: &[u8]) -> Rig {
+        let mut world = TestWorld::new(frame_count);
+        let (private, pages) = image.split_at(world.private.bytes() as usize);
+        world.private.fill(private);
+        world.pages.fill(pages);
+        world.lost_power = true;
+        Rig::unstarted(world)
+    }
+
     fn on(world: TestWorld) -> Rig {
-        let mut rig = Rig {
-            world: world.format(),
+        let mut rig = Rig::unstarted(world.format());
+        rig.start();
+        rig
+    }
+
+    fn unstarted(world: TestWorld) -> Rig {
+        Rig {
+            world,
             daemon: None,
             clients: BTreeMap::new(),
             live: BTreeMap::new(),
@@ -304,10 +383,9 @@ impl Rig {
             unknown: 0,
             loses: false,
             second_crash: None,
+            loses_power: false,
             tags: 0,
-        };
-        rig.start();
-        rig
+        }
     }
 
     /// Runs a piece of the daemon; `None` if it crashed in it.
@@ -319,7 +397,7 @@ impl Rig {
                 self.daemon = Some(daemon);
                 Some(result)
             }
-            Err(cause) if cause.is::<Crash>() => {
+            Err(cause) if cause.is::<Crash>() && !self.loses_power => {
                 self.after_crash();
                 None
             }
@@ -347,6 +425,13 @@ impl Rig {
         self.resend();
     }
 
+    /// Attaches without a master.
+    pub fn attach(&mut self) -> Result<()> {
+        let pages = self.world.layout.pages;
+        self.daemon = Some(Daemon::attach(&mut self.world, RACK, Some(pages))?);
+        Ok(())
+    }
+
     /// Attaches and does what a runtime does after it.
     pub fn start(&mut self) {
         self.world.master.parked = None;
@@ -363,6 +448,9 @@ impl Rig {
                     break;
                 }
                 Err(cause) if cause.is::<Crash>() => {
+                    if self.loses_power {
+                        self.world.lose_power();
+                    }
                     self.world.calls.clear();
                     self.world.master.parked = None;
                 }
@@ -678,6 +766,25 @@ impl Rig {
 
     /// Every acknowledged allocation holds what was written into it.
     pub fn verify(&mut self) {
+        self.verify_content();
+        let live = self.live.len() as u64;
+        assert_eq!(self.daemon.as_ref().unwrap().stats(&self.world).allocations, live);
+    }
+
+    /// The power goes, and a daemon is started on what is left. Requests that were under way were
+    /// served or not; what belonged to a session is freed.
+    pub fn lose_power(&mut self) {
+        self.daemon = None;
+        self.world.lose_power();
+        self.clients.clear();
+        self.dead.clear();
+        self.live.retain(|_, live| live.owner.is_none());
+        self.start();
+        self.world.lost_power = false;
+    }
+
+    /// As [`Rig::verify`], whatever else is allocated.
+    pub fn verify_content(&mut self) {
         self.verify_resolve();
         for (addr, live) in &self.live {
             for at in words_of(GAddr(*addr), live.bytes) {
@@ -687,8 +794,6 @@ impl Rig {
                 assert_eq!(found, wanted, "{at:#x} in {addr:#x} with {} bytes", live.bytes);
             }
         }
-        let live = self.live.len() as u64;
-        assert_eq!(self.daemon.as_ref().unwrap().stats(&self.world).allocations, live);
     }
 
     /// The daemon and the master tell the same homes of everything that lives.

@@ -11,6 +11,7 @@ use rackpool_core::client::{Client, OWN, RackView, Reach};
 use rackpool_core::constants::PAGE_ID_LEASE;
 use rackpool_core::daemon::{ClientId, Daemon, LocalClient, Outbox, World, format};
 use rackpool_core::layout::{AllocationKind, RegionLayout, SlotWord, cell_offset};
+use rackpool_core::persist::Persist;
 use rackpool_core::seam::{Mem, Mutation, Probe, Rare};
 use rackpool_core::target::TargetMemory;
 use rackpool_core::wire::{
@@ -101,6 +102,8 @@ impl Probe for Section {
         self.rare == Some(rare)
     }
 }
+
+impl Persist for Section {}
 
 impl Mem for Section {
     fn bytes(&self) -> u64 {
@@ -314,6 +317,7 @@ impl Rack {
 
 impl World for Rack {
     type Mem = Section;
+    type Persistent = Section;
     type Outbox = Self;
     fn private(&self) -> &Section {
         &self.private

@@ -1,0 +1,66 @@
+//! What outlives a loss of power, in a region that can: ranges of pages on request, pages that come
+//! from other racks, and objects that are zeroed for the next user.
+//!
+//! In: requests of clients of any rack. Out: an acknowledgement when the range is durable here. A
+//! one-sided write of another rack has completed before its client asks, so that the bytes are in
+//! this host's memory or caches; that they are durable only this host can say: the completion of a
+//! fabric does not. Called by `mod.rs`, `alloc.rs`, `moves.rs`.
+
+use crate::addr::{FrameIndex, GAddr};
+use crate::copies;
+use crate::daemon::{Daemon, World};
+use crate::error::{Error, Result};
+use crate::layout::{FRAMES_OFFSET, SESSIONS_OFFSET};
+use crate::persist::Persist;
+use crate::seam::{Mem, Mutation, Probe};
+use crate::wire::Reply;
+
+/// Waits until a range of the pages is durable, where the memory outlives a loss of power.
+pub(super) fn persist_pages<W: World>(world: &W, offset: u64, bytes: u64) -> Result<()> {
+    let pages = world.pages();
+    if !pages.is_persistent() {
+        return Ok(());
+    }
+    pages.persist(offset, bytes).map_err(|error| Error::Io {
+        what: format!("making {bytes} bytes of pages durable"),
+        reason: error.to_string(),
+    })
+}
+
+/// Drops what was of processes that ended with the power: sessions and locks. They were not made
+/// durable, so that their copies need not agree.
+pub(super) fn drop_volatile<W: World>(world: &W) {
+    let mem = world.private();
+    if mem.mutated(Mutation::KeepDeadSessions) {
+        return;
+    }
+    for place in copies::places(mem.bytes(), SESSIONS_OFFSET) {
+        mem.zero(place, FRAMES_OFFSET - SESSIONS_OFFSET);
+    }
+}
+
+impl Daemon {
+    /// Serves `Persist`.
+    pub(super) fn persist<W: World>(&self, addr: GAddr, bytes: u64, world: &W) -> Result<Reply> {
+        let (_, offset, _) = self.home_of(addr, world)?;
+        self.check_in_page(addr, bytes)?;
+        if !world.pages().is_persistent() {
+            let reason = format!(
+                "{addr} is in rack {}, with memory that does not outlive a loss of power: nothing \
+                 there can be made durable; use a rack with --memory pmem:",
+                self.rack
+            );
+            return Err(Error::Denied { reason });
+        }
+        if !world.private().mutated(Mutation::AcknowledgeUnpersisted) {
+            persist_pages(world, offset, bytes)?;
+        }
+        Ok(Reply::Persisted)
+    }
+
+    /// A page has come as a whole: it is durable here before its old home lets go of it.
+    pub(super) fn persist_frame<W: World>(&self, frame: u32, world: &W) -> Result<()> {
+        let offset = self.layout.frame_offset(FrameIndex(frame));
+        persist_pages(world, offset, self.layout.pages.page_bytes())
+    }
+}
