@@ -37,7 +37,7 @@ impl GuideClaims {
 
 /// A number behind a figure.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Point {
+pub struct PublishedPoint {
     pub figure: String,
     pub series: String,
     pub x: f64,
@@ -49,7 +49,7 @@ pub struct Point {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Published {
-    pub point: Vec<Point>,
+    pub point: Vec<PublishedPoint>,
 }
 
 impl Published {
@@ -60,8 +60,8 @@ impl Published {
         toml::from_str(text).expect("the published numbers are well-formed")
     }
 
-    pub fn get(&self, figure: &str, series: &str, x: f64) -> Option<&Point> {
-        let is = |point: &&Point| point.figure == figure && point.series == series && point.x == x;
+    pub fn get(&self, figure: &str, series: &str, x: f64) -> Option<&PublishedPoint> {
+        let is = |point: &&PublishedPoint| point.figure == figure && point.series == series && point.x == x;
         self.point.iter().find(is)
     }
 }

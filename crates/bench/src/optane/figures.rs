@@ -1,8 +1,8 @@
 //! The guide's figures: what is run for each, and what came out as curves.
 
-use super::Shown;
+use super::ShownPoint;
 use super::claims::Published;
-use super::load::{GuideAccess, Order, ThreadLoad};
+use super::load::{GuideAccess, AccessOrder, ThreadLoad};
 use super::machine::{Length, Ran, Setting, run};
 use super::memory::MemoryPlace;
 use crate::run::Size;
@@ -74,7 +74,7 @@ impl RunScale {
 }
 
 #[derive(Clone, Debug)]
-pub struct Curve {
+pub struct FigureCurve {
     pub series: String,
     pub points: Vec<(f64, f64)>,
 }
@@ -87,7 +87,7 @@ pub struct GuideFigure {
     title: &'static str,
     x: &'static str,
     pub unit: &'static str,
-    pub curves: Vec<Curve>,
+    pub curves: Vec<FigureCurve>,
 }
 
 impl GuideFigure {
@@ -104,7 +104,7 @@ impl GuideFigure {
         let series = series.into();
         match self.curves.iter_mut().find(|curve| curve.series == series) {
             Some(curve) => curve.points.push((x, value)),
-            None => self.curves.push(Curve { series, points: vec![(x, value)] }),
+            None => self.curves.push(FigureCurve { series, points: vec![(x, value)] }),
         }
     }
 
@@ -128,12 +128,12 @@ impl GuideFigure {
     }
 
     /// The points that were published.
-    pub fn shown(&self, published: &Published) -> Vec<Shown> {
+    pub fn shown(&self, published: &Published) -> Vec<ShownPoint> {
         let of = |series: &str, (x, ours): (f64, f64)| {
             let point = published.get(self.key, series, x)?;
             let name = format!("figure {}, {series}, {x} {}", self.key, self.x);
             let (paper, is_fitted) = (point.value, point.fitted);
-            Some(Shown { name, unit: self.unit, ours, paper, is_fitted })
+            Some(ShownPoint { name, unit: self.unit, ours, paper, is_fitted })
         };
         let mut all = Vec::new();
         for curve in &self.curves {
@@ -282,10 +282,10 @@ impl FigureRuns {
 
     fn idle(&self) -> (GuideFigure, Idle) {
         let read = |order| ThreadLoad::new(GuideAccess::Read, order, 64);
-        let write = |kind| ThreadLoad::new(kind, Order::Random, 64).fenced().cached();
+        let write = |kind| ThreadLoad::new(kind, AccessOrder::Random, 64).fenced().cached();
         let loads = [
-            read(Order::Sequential),
-            read(Order::Random),
+            read(AccessOrder::Sequential),
+            read(AccessOrder::Random),
             write(GuideAccess::Nt),
             write(GuideAccess::Clwb),
         ];
@@ -310,7 +310,7 @@ impl FigureRuns {
         let mut share =
             GuideFigure::new("3 outliers", "writes that take more than 10 us", "bytes", "percent");
         for bytes in HOT_SPOTS {
-            let load = ThreadLoad::new(GuideAccess::Nt, Order::Circular, 64).fenced().within(bytes);
+            let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Circular, 64).fenced().within(bytes);
             let tail = |place| {
                 let mut took = self.counted(load, place, 0, self.scale.hot_writes).accesses;
                 took.sort_unstable();
@@ -339,7 +339,7 @@ impl FigureRuns {
         let mut figure = GuideFigure::new("4", title, "threads", "GB/s");
         for place in PLACES {
             for kind in KINDS {
-                let load = ThreadLoad::new(kind, Order::Sequential, 256);
+                let load = ThreadLoad::new(kind, AccessOrder::Sequential, 256);
                 for threads in THREADS {
                     let rate = self.local(load, place, threads).gbytes_per_s();
                     figure.add(series(place, kind), threads as f64, rate);
@@ -358,7 +358,7 @@ impl FigureRuns {
         {
             for (kind, threads) in KINDS.into_iter().zip(threads) {
                 for bytes in SIZES {
-                    let load = ThreadLoad::new(kind, Order::Random, bytes);
+                    let load = ThreadLoad::new(kind, AccessOrder::Random, bytes);
                     let rate = self.local(load, place, threads).gbytes_per_s();
                     figure.add(series(place, kind), bytes as f64, rate);
                 }
@@ -373,9 +373,9 @@ impl FigureRuns {
         let mut rate = GuideFigure::new("8 bandwidth", "the same runs", "bytes", "GB/s");
         for kind in [GuideAccess::Nt, GuideAccess::Clwb, GuideAccess::Store] {
             for (order, threads, what) in [
-                (Order::Random, 1, "random, 1 thread"),
-                (Order::Sequential, 1, "in order, 1 thread"),
-                (Order::Sequential, 8, "in order, 8 threads"),
+                (AccessOrder::Random, 1, "random, 1 thread"),
+                (AccessOrder::Sequential, 1, "in order, 1 thread"),
+                (AccessOrder::Sequential, 8, "in order, 8 threads"),
             ] {
                 for bytes in [64, 256, 4 * KIB] {
                     let ran = self.local(
@@ -398,7 +398,7 @@ impl FigureRuns {
         for (series, read) in [("ntstore", 0), ("ntstore, 64 units read between", 64)] {
             for units in UNITS {
                 // The authors' program waits for each line.
-                let order = Order::Halves { units, read };
+                let order = AccessOrder::Halves { units, read };
                 let load = ThreadLoad::new(GuideAccess::Nt, order, 128).fenced();
                 let round = 2 * (units + read);
                 // Whole rounds.
@@ -418,13 +418,13 @@ impl FigureRuns {
         let mut latency = GuideFigure::new("12 latency", title, "bytes", "ns");
         for bytes in SHORT_SIZES {
             for kind in [GuideAccess::Nt, GuideAccess::Clwb, GuideAccess::Store] {
-                let load = ThreadLoad::new(kind, Order::Sequential, bytes).fenced();
+                let load = ThreadLoad::new(kind, AccessOrder::Sequential, bytes).fenced();
                 let ran = self.local(load, MemoryPlace::Interleaved, 6);
                 rate.add(kind.name(), bytes as f64, ran.gbytes_per_s());
                 ratio.add(kind.name(), bytes as f64, ewr(&ran));
             }
             for kind in [GuideAccess::Nt, GuideAccess::Clwb] {
-                let load = ThreadLoad::new(kind, Order::Sequential, bytes).fenced();
+                let load = ThreadLoad::new(kind, AccessOrder::Sequential, bytes).fenced();
                 let place = MemoryPlace::Interleaved;
                 let ran = self.counted(load, place, 64, self.scale.idle_accesses);
                 latency.add(kind.name(), bytes as f64, ran.mean_ns());
@@ -442,7 +442,7 @@ impl FigureRuns {
                 if is_long && kind != GuideAccess::StoreThenClwb {
                     continue;
                 }
-                let load = ThreadLoad::new(kind, Order::Sequential, bytes).fenced();
+                let load = ThreadLoad::new(kind, AccessOrder::Sequential, bytes).fenced();
                 let counted = (256 * KIB / bytes).max(1);
                 let warm_up = if is_long { 0 } else { counted };
                 let ran = self.counted(load, MemoryPlace::Single, warm_up, counted);
@@ -458,7 +458,7 @@ impl FigureRuns {
         let mut ratio = GuideFigure::new("15 EWR", "the same runs", "DIMMs", "EWR");
         for (kind, threads) in [(GuideAccess::Read, 24), (GuideAccess::Nt, 6)] {
             for each in 1..=6 {
-                let load = ThreadLoad::new(kind, Order::OnDimms { each, of: 6 }, 4 * KIB);
+                let load = ThreadLoad::new(kind, AccessOrder::OnDimms { each, of: 6 }, 4 * KIB);
                 let ran = self.local(load, MemoryPlace::Interleaved, threads);
                 rate.add(kind.name(), each as f64, ran.gbytes_per_s());
                 if kind == GuideAccess::Nt {
@@ -475,7 +475,7 @@ impl FigureRuns {
         let mut numa = Numa::default();
         for threads in NUMA_THREADS {
             for percent in MIXES {
-                let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256).mixed(percent);
+                let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Sequential, 256).mixed(percent);
                 let of =
                     |place, is_remote| self.timed(load, place, threads, is_remote).gbytes_per_s();
                 let both = |place| [of(place, false), of(place, true)];
@@ -488,11 +488,11 @@ impl FigureRuns {
                 numa.worst_dram = numa.worst_dram.max(local / remote);
             }
         }
-        let load = ThreadLoad::new(GuideAccess::Read, Order::Sequential, 64);
+        let load = ThreadLoad::new(GuideAccess::Read, AccessOrder::Sequential, 64);
         let idle = |is_remote| self.alone(load, MemoryPlace::Interleaved, is_remote).mean_ns();
         numa.read_in_order = idle(true) / idle(false);
         let rate = |kind, threads, is_remote| {
-            let load = ThreadLoad::new(kind, Order::Sequential, 256);
+            let load = ThreadLoad::new(kind, AccessOrder::Sequential, 256);
             self.timed(load, MemoryPlace::Interleaved, threads, is_remote).gbytes_per_s()
         };
         numa.read_percent =

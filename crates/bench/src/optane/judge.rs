@@ -12,14 +12,14 @@ const OFF_MAX: f64 = 0.1;
 /// Less of a peak than this is a fall.
 const FALL: f64 = 0.95;
 
-struct Judge<'a> {
+struct GuideJudge<'a> {
     claims: &'a GuideClaims,
     figures: &'a Figures,
     judged: Vec<Judged>,
 }
 
 pub fn judge(claims: &GuideClaims, figures: &Figures) -> Vec<Judged> {
-    let mut judge = Judge { claims, figures, judged: Vec::new() };
+    let mut judge = GuideJudge { claims, figures, judged: Vec::new() };
     judge.latency();
     judge.tails();
     judge.threads();
@@ -81,7 +81,7 @@ pub fn latency_crossover(figures: &Figures) -> Option<u64> {
     crossover(&|bytes| took(GuideAccess::Nt, bytes) < took(GuideAccess::Clwb, bytes))
 }
 
-impl Judge<'_> {
+impl GuideJudge<'_> {
     fn figure(&self, key: &str) -> &GuideFigure {
         self.figures.get(key)
     }

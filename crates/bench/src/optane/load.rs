@@ -36,7 +36,7 @@ impl GuideAccess {
 
 /// Which addresses an access has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum AccessOrder {
     /// One after the other, from a place of the thread's own on.
     Sequential,
     /// One after the other from the start of a small region: a hot spot.
@@ -58,7 +58,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadLoad {
     pub kind: GuideAccess,
-    pub order: Order,
+    pub order: AccessOrder,
     pub access_bytes: u64,
     pub region_bytes: u64,
     /// Reads among the accesses, the others being of `kind`.
@@ -73,7 +73,7 @@ pub struct ThreadLoad {
 
 impl ThreadLoad {
     /// Unfenced accesses of [`GuideAccess`], without reads in between.
-    pub const fn new(kind: GuideAccess, order: Order, access_bytes: u64) -> ThreadLoad {
+    pub const fn new(kind: GuideAccess, order: AccessOrder, access_bytes: u64) -> ThreadLoad {
         ThreadLoad {
             kind,
             order,
@@ -121,7 +121,7 @@ pub enum ThreadOp {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ProgramPhase {
     Begin,
     Lines,
     Flushes,
@@ -141,13 +141,13 @@ pub struct Program {
     addr: u64,
     lines: u64,
     line: u64,
-    phase: Phase,
+    phase: ProgramPhase,
 }
 
 impl Program {
     pub fn new(load: ThreadLoad, thread: u64, seed: u64) -> Program {
         let rng = Rng::new(seed, Purpose::Workload, thread);
-        let (kind, phase) = (load.kind, Phase::Begin);
+        let (kind, phase) = (load.kind, ProgramPhase::Begin);
         Program { load, thread, rng, count: 0, at: 0, kind, addr: 0, lines: 0, line: 0, phase }
     }
 
@@ -157,18 +157,18 @@ impl Program {
 
     /// Whether its stores are foreseen, so that their lines are fetched ahead.
     pub fn is_foreseen(&self) -> bool {
-        !matches!(self.load.order, Order::Random | Order::OnDimms { .. })
+        !matches!(self.load.order, AccessOrder::Random | AccessOrder::OnDimms { .. })
     }
 
     pub fn next_op(&mut self) -> ThreadOp {
         loop {
             match self.phase {
-                Phase::Begin => {
+                ProgramPhase::Begin => {
                     self.choose();
-                    (self.line, self.phase) = (0, Phase::Lines);
+                    (self.line, self.phase) = (0, ProgramPhase::Lines);
                     return ThreadOp::Begin;
                 }
-                Phase::Lines if self.line < self.lines => {
+                ProgramPhase::Lines if self.line < self.lines => {
                     let addr = self.addr + self.line * LINE_BYTES;
                     self.line += 1;
                     return match self.kind {
@@ -178,24 +178,24 @@ impl Program {
                         GuideAccess::Store | GuideAccess::StoreThenClwb => ThreadOp::Store(addr),
                     };
                 }
-                Phase::Lines if self.kind == GuideAccess::StoreThenClwb => {
-                    (self.line, self.phase) = (0, Phase::Flushes);
+                ProgramPhase::Lines if self.kind == GuideAccess::StoreThenClwb => {
+                    (self.line, self.phase) = (0, ProgramPhase::Flushes);
                 }
-                Phase::Lines => self.phase = Phase::Fence,
-                Phase::Flushes if self.line < self.lines => {
+                ProgramPhase::Lines => self.phase = ProgramPhase::Fence,
+                ProgramPhase::Flushes if self.line < self.lines => {
                     let addr = self.addr + self.line * LINE_BYTES;
                     self.line += 1;
                     return ThreadOp::Flush(addr);
                 }
-                Phase::Flushes => self.phase = Phase::Fence,
-                Phase::Fence => {
-                    self.phase = Phase::End;
+                ProgramPhase::Flushes => self.phase = ProgramPhase::Fence,
+                ProgramPhase::Fence => {
+                    self.phase = ProgramPhase::End;
                     if self.load.fenced && self.kind != GuideAccess::Read {
                         return ThreadOp::Fence;
                     }
                 }
-                Phase::End => {
-                    self.phase = Phase::Begin;
+                ProgramPhase::End => {
+                    self.phase = ProgramPhase::Begin;
                     return ThreadOp::End;
                 }
             }
@@ -209,19 +209,19 @@ impl Program {
         self.kind = if is_read { GuideAccess::Read } else { kind };
         self.lines = access_bytes / LINE_BYTES;
         self.addr = match order {
-            Order::Sequential | Order::Circular => {
+            AccessOrder::Sequential | AccessOrder::Circular => {
                 let at = self.at;
                 self.at = if at + 2 * access_bytes > region_bytes { 0 } else { at + access_bytes };
                 base + at
             }
-            Order::Random => base + self.rng.below(region_bytes / access_bytes) * access_bytes,
-            Order::OnDimms { each, of } => {
+            AccessOrder::Random => base + self.rng.below(region_bytes / access_bytes) * access_bytes,
+            AccessOrder::OnDimms { each, of } => {
                 let dimm = (self.thread + self.rng.below(each)) % of;
                 let piece = self.rng.below(region_bytes / INTERLEAVE_BYTES / of);
                 base / INTERLEAVE_BYTES / of * of * INTERLEAVE_BYTES
                     + (piece * of + dimm) * INTERLEAVE_BYTES
             }
-            Order::Halves { units, read } => self.half(units, read),
+            AccessOrder::Halves { units, read } => self.half(units, read),
         };
         self.count += 1;
     }
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_access_is_its_lines_and_a_fence() {
-        let load = ThreadLoad::new(GuideAccess::Nt, Order::Circular, 128).fenced().within(256);
+        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Circular, 128).fenced().within(256);
         let ops = accesses(load, 3);
         assert_eq!(
             ops[0],
@@ -272,18 +272,18 @@ mod tests {
             [ThreadOp::Begin, ThreadOp::Nt(128), ThreadOp::Nt(192), ThreadOp::Fence, ThreadOp::End]
         );
         assert_eq!(ops[2], ops[0]);
-        let late = ThreadLoad::new(GuideAccess::StoreThenClwb, Order::Circular, 64).within(64);
+        let late = ThreadLoad::new(GuideAccess::StoreThenClwb, AccessOrder::Circular, 64).within(64);
         assert_eq!(
             accesses(late, 1)[0],
             [ThreadOp::Begin, ThreadOp::Store(0), ThreadOp::Flush(0), ThreadOp::End]
         );
-        let reads = ThreadLoad::new(GuideAccess::Read, Order::Circular, 64).fenced().within(64);
+        let reads = ThreadLoad::new(GuideAccess::Read, AccessOrder::Circular, 64).fenced().within(64);
         assert_eq!(accesses(reads, 1)[0], [ThreadOp::Begin, ThreadOp::Read(0), ThreadOp::End]);
     }
 
     #[test]
     fn the_probe_writes_first_halves_reads_others_and_writes_second_halves() {
-        let load = ThreadLoad::new(GuideAccess::Nt, Order::Halves { units: 2, read: 1 }, 128);
+        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Halves { units: 2, read: 1 }, 128);
         let ops = accesses(load, 6);
         let first = |index: usize| ops[index][1];
         assert_eq!([first(0), first(1)], [ThreadOp::Nt(0), ThreadOp::Nt(256)]);
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn threads_keep_to_their_dimms() {
-        let load = ThreadLoad::new(GuideAccess::Read, Order::OnDimms { each: 1, of: 6 }, 4096);
+        let load = ThreadLoad::new(GuideAccess::Read, AccessOrder::OnDimms { each: 1, of: 6 }, 4096);
         for thread in 0..6 {
             let mut program = Program::new(load, thread, 7);
             for _ in 0..1000 {

@@ -1,8 +1,8 @@
 //! A socket of the guide's machine in virtual time: threads, the controllers' queues, the link to
 //! the other socket, and memory.
 //!
-//! In: what each thread does ([`ThreadLoad`]), where, how long. Out: bandwidth, what the DIMMs counted,
-//! and how long accesses took ([`Ran`]).
+//! In: what each thread does ([`ThreadLoad`]), where, how long. Out: bandwidth, what the DIMMs
+//! counted, and how long accesses took ([`Ran`]).
 //!
 //! ```text
 //! thread -- 10 lines read at once --------> [link] --> channel: reads   (pmem::Dimm, Ddr)
@@ -22,11 +22,12 @@
 //!   that takes.
 
 use super::costs::{
-    CACHED_GAP, CLWB_DURABLE, CLWB_GAP, LINK_GAP, NT_AFTER_FENCE, NT_DURABLE, NT_GAP, PAUSE,
-    FETCHED_AHEAD, READ_GAP, READS_MAX, REMOTE_CLWB, REMOTE_NT, REMOTE_READ, WRITES_MAX,
+    CACHED_GAP, CLWB_DURABLE, CLWB_GAP, FETCHED_AHEAD, LINK_GAP, NT_AFTER_FENCE, NT_DURABLE,
+    NT_GAP, PAUSE, READ_GAP, READS_MAX, WRITES_MAX,
 };
 use super::load::{GuideAccess, LINE_BYTES, Program, ThreadLoad, ThreadOp};
-use super::memory::{CACHE_BYTES, Cache, Device, MemoryPlace};
+use super::memory::{CACHE_BYTES, LineCache, MemoryPlace};
+use super::queues::{GuideChannel, LineRequest, SocketLink, NEVER, LineRequests, LineKind};
 use rackpool_rack::model::memory::{Done, Medium};
 use rackpool_rack::pmem::DimmCounts;
 use rackpool_rack::pmem::config::UNCORE;
@@ -86,41 +87,6 @@ impl Ran {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    Read,
-    /// A line's read before a store to it; it is written when it has come.
-    ReadForWrite,
-    /// A line's read ahead of a store, or one that only the cache asked for.
-    ReadAhead,
-    Nt,
-    Clwb,
-}
-
-impl What {
-    fn is_write(self) -> bool {
-        matches!(self, What::Nt | What::Clwb)
-    }
-
-    /// What it takes more from afar, one way.
-    fn remote(self) -> Ps {
-        let both = match self {
-            What::Nt => REMOTE_NT,
-            What::Clwb => REMOTE_CLWB,
-            _ => REMOTE_READ,
-        };
-        Ps(both.0 / 2)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct LineRequest {
-    thread: usize,
-    what: What,
-    addr: u64,
-    number: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum MachineEvent {
     /// A channel wants to be called.
     Channel(usize),
@@ -135,69 +101,10 @@ enum MachineEvent {
     Thread(usize),
 }
 
-/// A request in a channel or before it, by its id.
-#[derive(Debug, Default)]
-struct Requests {
-    all: Vec<Option<LineRequest>>,
-    free: Vec<u64>,
-}
-
-impl Requests {
-    fn add(&mut self, request: LineRequest) -> u64 {
-        match self.free.pop() {
-            Some(id) => {
-                self.all[id as usize] = Some(request);
-                id
-            }
-            None => {
-                self.all.push(Some(request));
-                self.all.len() as u64 - 1
-            }
-        }
-    }
-
-    fn is_write(&self, id: u64) -> bool {
-        self.all[id as usize].is_some_and(|request| request.what.is_write())
-    }
-
-    fn take(&mut self, id: u64) -> LineRequest {
-        self.free.push(id);
-        self.all[id as usize].take().expect("a request is over once")
-    }
-}
-
-#[derive(Debug)]
-struct Channel {
-    device: Device,
-    /// Those that it had no room for.
-    reads: VecDeque<LineRequest>,
-    /// The controller's queue; which thread's line leaves it next is drawn.
-    writes: Vec<LineRequest>,
-    is_writing: bool,
-    wake: Ps,
-}
-
-impl Channel {
-    fn new(device: Device) -> Channel {
-        let (reads, writes) = (VecDeque::new(), Vec::new());
-        Channel { device, reads, writes, is_writing: false, wake: NEVER }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Link {
-    queue: VecDeque<LineRequest>,
-    /// Whether those under way are writes, and how many there are.
-    is_writing: bool,
-    under_way: usize,
-    free: Ps,
-    is_asked: bool,
-}
-
 #[derive(Debug)]
 struct Thread {
     program: Program,
-    cache: Cache,
+    cache: LineCache,
     op: Option<ThreadOp>,
     /// When it can do its next operation.
     ready: Ps,
@@ -225,9 +132,9 @@ struct Thread {
 struct GuideMachine {
     setting: Setting,
     threads: Vec<Thread>,
-    channels: Vec<Channel>,
-    requests: Requests,
-    link: Link,
+    channels: Vec<GuideChannel>,
+    requests: LineRequests,
+    link: SocketLink,
     /// The number keeps those of one time in their order.
     events: BinaryHeap<Reverse<(Ps, u64, MachineEvent)>>,
     event_count: u64,
@@ -241,8 +148,6 @@ struct GuideMachine {
     waiting: VecDeque<usize>,
     rng: Rng,
 }
-
-const NEVER: Ps = Ps(u64::MAX);
 
 /// Has all threads do the same.
 pub fn run(load: ThreadLoad, setting: Setting) -> Ran {
@@ -278,9 +183,9 @@ impl GuideMachine {
         GuideMachine {
             setting,
             threads: (0..setting.threads).map(thread).collect(),
-            channels: setting.place.devices(setting.seed).into_iter().map(Channel::new).collect(),
-            requests: Requests::default(),
-            link: Link::default(),
+            channels: setting.place.devices(setting.seed).into_iter().map(GuideChannel::new).collect(),
+            requests: LineRequests::default(),
+            link: SocketLink::default(),
             events: BinaryHeap::new(),
             event_count: 0,
             done: Vec::new(),
@@ -389,7 +294,7 @@ impl GuideMachine {
         }
         self.feed(now, channel);
         if request.what.is_write() {
-            let whole = if request.what == What::Nt { NT_DURABLE } else { CLWB_DURABLE };
+            let whole = if request.what == LineKind::Nt { NT_DURABLE } else { CLWB_DURABLE };
             let back = if self.setting.is_remote { request.what.remote() } else { Ps::ZERO };
             let thread = &mut self.threads[request.thread];
             thread.entering -= 1;
@@ -469,8 +374,8 @@ impl GuideMachine {
         let thread = &mut self.threads[request.thread];
         thread.reads -= 1;
         match request.what {
-            What::Read => self.ran.read_bytes += LINE_BYTES,
-            What::ReadForWrite => {
+            LineKind::Read => self.ran.read_bytes += LINE_BYTES,
+            LineKind::ReadForWrite => {
                 thread.reads_for_write -= 1;
                 thread.to_write.push_back(request.addr);
             }
@@ -485,19 +390,19 @@ impl GuideMachine {
     }
 
     /// Asks for a line; false if the thread has as many under way as it can.
-    fn read(&mut self, at: Ps, thread: usize, addr: u64, what: What) -> bool {
+    fn read(&mut self, at: Ps, thread: usize, addr: u64, what: LineKind) -> bool {
         let one = &mut self.threads[thread];
         if one.reads == READS_MAX {
             return false;
         }
         one.reads += 1;
-        one.reads_for_write += usize::from(what == What::ReadForWrite);
+        one.reads_for_write += usize::from(what == LineKind::ReadForWrite);
         self.send(at, LineRequest { thread, what, addr, number: 0 });
         true
     }
 
     /// Writes a line; false if the thread has as many in the queues as it can.
-    fn write(&mut self, at: Ps, thread: usize, addr: u64, what: What) -> bool {
+    fn write(&mut self, at: Ps, thread: usize, addr: u64, what: LineKind) -> bool {
         let one = &mut self.threads[thread];
         if one.writes.len() == WRITES_MAX {
             return false;
@@ -513,7 +418,7 @@ impl GuideMachine {
     fn step(&mut self, now: Ps, thread: usize) {
         while !self.is_over {
             while let Some(addr) = self.threads[thread].to_write.front().copied() {
-                if !self.write(now, thread, addr, What::Clwb) {
+                if !self.write(now, thread, addr, LineKind::Clwb) {
                     break;
                 }
                 self.threads[thread].to_write.pop_front();
@@ -542,7 +447,7 @@ impl GuideMachine {
         match op {
             ThreadOp::Begin => self.begin(now, thread),
             ThreadOp::Read(addr) => {
-                let is_taken = self.read(now, thread, addr, What::Read);
+                let is_taken = self.read(now, thread, addr, LineKind::Read);
                 if is_taken {
                     self.threads[thread].ready = now + READ_GAP;
                 }
@@ -554,7 +459,7 @@ impl GuideMachine {
             ThreadOp::Flush(addr) => {
                 let one = &mut self.threads[thread];
                 if one.cache.has(addr) {
-                    if !self.write(now + CACHED_GAP, thread, addr, What::Clwb) {
+                    if !self.write(now + CACHED_GAP, thread, addr, LineKind::Clwb) {
                         return false;
                     }
                     self.threads[thread].cache.remove(addr);
@@ -605,7 +510,7 @@ impl GuideMachine {
                 return false;
             }
         }
-        if !self.write(now + NT_GAP, thread, addr, What::Nt) {
+        if !self.write(now + NT_GAP, thread, addr, LineKind::Nt) {
             return false;
         }
         self.threads[thread].ready = now + NT_GAP;
@@ -620,16 +525,16 @@ impl GuideMachine {
         let gap = if is_foreseen { CACHED_GAP } else { CLWB_GAP };
         let has_room = one.writes.len() < WRITES_MAX && one.to_write.is_empty();
         let is_taken = if load.cached {
-            has_room && self.write(now + gap, thread, addr, What::Clwb)
+            has_room && self.write(now + gap, thread, addr, LineKind::Clwb)
         } else if is_foreseen {
             has_room
                 && one.reads < READS_MAX
                 && self.is_fetched(now, thread)
-                && self.read(now, thread, addr, What::ReadAhead)
-                && self.write(now + gap, thread, addr, What::Clwb)
+                && self.read(now, thread, addr, LineKind::ReadAhead)
+                && self.write(now + gap, thread, addr, LineKind::Clwb)
         } else {
             one.to_write.len() + one.reads_for_write < READS_MAX
-                && self.read(now, thread, addr, What::ReadForWrite)
+                && self.read(now, thread, addr, LineKind::ReadForWrite)
         };
         if is_taken {
             self.threads[thread].ready = now + gap;
@@ -661,7 +566,7 @@ impl GuideMachine {
         if !has_room
             || one.reads == READS_MAX
             || !self.is_fetched(now, thread)
-            || !self.read(now, thread, addr, What::ReadAhead)
+            || !self.read(now, thread, addr, LineKind::ReadAhead)
         {
             return false;
         }
@@ -711,10 +616,10 @@ impl GuideMachine {
 }
 
 /// A thread's cache, full of lines that were written before where the load stores to it.
-fn full_cache(load: &ThreadLoad, thread: u64, setting: Setting) -> Cache {
+fn full_cache(load: &ThreadLoad, thread: u64, setting: Setting) -> LineCache {
     let is_used = matches!(load.kind, GuideAccess::Store | GuideAccess::StoreThenClwb);
     let bytes = if is_used { CACHE_BYTES / setting.threads as u64 } else { LINE_BYTES };
-    let mut cache = Cache::new(bytes, setting.seed.wrapping_add(thread));
+    let mut cache = LineCache::new(bytes, setting.seed.wrapping_add(thread));
     if load.kind == GuideAccess::Store {
         // Of a region of its own, one after the other, as the thread's own will be.
         let base = (1 << 40) + thread * bytes;
@@ -727,7 +632,7 @@ fn full_cache(load: &ThreadLoad, thread: u64, setting: Setting) -> Cache {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::Order;
+    use super::super::load::AccessOrder;
     use super::*;
 
     const SHORT: Length = Length::Time { warm_up: Ps::us(40), counted: Ps::us(60) };
@@ -746,22 +651,22 @@ mod tests {
     fn idle_accesses_take_what_they_were_fitted_to() {
         let near = |ours: f64, is: f64| assert!((ours / is - 1.0).abs() < 0.01, "{ours} for {is}");
         let read = |order| ThreadLoad::new(GuideAccess::Read, order, 64);
-        let nt = ThreadLoad::new(GuideAccess::Nt, Order::Random, 64).fenced();
-        let clwb = ThreadLoad::new(GuideAccess::Clwb, Order::Random, 64).fenced().cached();
+        let nt = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Random, 64).fenced();
+        let clwb = ThreadLoad::new(GuideAccess::Clwb, AccessOrder::Random, 64).fenced().cached();
         let optane = MemoryPlace::Interleaved;
-        near(idle(read(Order::Random), optane, false), 305.0);
-        near(idle(read(Order::Sequential), optane, false), 169.4);
+        near(idle(read(AccessOrder::Random), optane, false), 305.0);
+        near(idle(read(AccessOrder::Sequential), optane, false), 169.4);
         near(idle(nt, optane, false), 90.4);
         near(idle(clwb, optane, false), 62.3);
-        near(idle(read(Order::Random), MemoryPlace::Dram, false), 101.5);
-        near(idle(read(Order::Random), optane, true), 1.20 * 305.0);
+        near(idle(read(AccessOrder::Random), MemoryPlace::Dram, false), 101.5);
+        near(idle(read(AccessOrder::Random), optane, true), 1.20 * 305.0);
         near(idle(nt, optane, true), 2.53 * 90.4);
         near(idle(clwb, optane, true), 1.68 * 62.3);
     }
 
     #[test]
     fn a_run_of_one_thread_has_its_time_and_counts() {
-        let read = ThreadLoad::new(GuideAccess::Read, Order::Sequential, 64).alone();
+        let read = ThreadLoad::new(GuideAccess::Read, AccessOrder::Sequential, 64).alone();
         let ran = run(read, setting(MemoryPlace::Single, 1, FEW));
         assert_eq!((ran.accesses.len(), ran.counts.reads), (400, 400));
         assert!(ran.took >= PAUSE.times(399), "{:?}", ran.took);
@@ -769,10 +674,10 @@ mod tests {
 
     #[test]
     fn one_dimm_carries_what_its_medium_does() {
-        let read = ThreadLoad::new(GuideAccess::Read, Order::Sequential, 256);
+        let read = ThreadLoad::new(GuideAccess::Read, AccessOrder::Sequential, 256);
         let rate = run(read, setting(MemoryPlace::Single, 4, SHORT)).gbytes_per_s();
         assert!((5.9..6.7).contains(&rate), "{rate} GB/s");
-        let nt = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256);
+        let nt = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Sequential, 256);
         let ran = run(nt, setting(MemoryPlace::Single, 1, SHORT));
         assert!((2.2..2.4).contains(&ran.gbytes_per_s()), "{} GB/s", ran.gbytes_per_s());
         assert_eq!(ran.counts.partial_writes, 0);
@@ -781,7 +686,7 @@ mod tests {
     #[test]
     fn stores_that_the_cache_evicts_are_scattered() {
         let ratio = |kind| {
-            let load = ThreadLoad::new(kind, Order::Sequential, 256).fenced();
+            let load = ThreadLoad::new(kind, AccessOrder::Sequential, 256).fenced();
             let ran = run(load, setting(MemoryPlace::Interleaved, 6, SHORT));
             let config = rackpool_rack::pmem::config::OPTANE100;
             ran.counts.effective_write_ratio(&config).expect("units are written")
@@ -792,7 +697,7 @@ mod tests {
 
     #[test]
     fn the_link_turns_only_when_what_is_under_way_is_over() {
-        let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256);
+        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Sequential, 256);
         let rate = |read_percent, place| {
             let setting = Setting { is_remote: true, ..setting(place, 4, SHORT) };
             run(load.mixed(read_percent), setting).gbytes_per_s()
@@ -806,7 +711,7 @@ mod tests {
 
     #[test]
     fn threads_take_turns_and_carry_as_much_as_those_that_may_write_at_once() {
-        let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256).fenced();
+        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Sequential, 256).fenced();
         let rate = |threads, at_once_max| {
             let setting = Setting { at_once_max, ..setting(MemoryPlace::Single, threads, SHORT) };
             let ran = run(load, setting);
@@ -819,7 +724,7 @@ mod tests {
 
     #[test]
     fn a_run_is_a_function_of_its_seed() {
-        let load = ThreadLoad::new(GuideAccess::Nt, Order::Random, 256);
+        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Random, 256);
         let ran = || run(load, setting(MemoryPlace::Interleaved, 4, SHORT));
         let (one, other) = (ran(), ran());
         assert_eq!((one.written_bytes, one.counts), (other.written_bytes, other.counts));

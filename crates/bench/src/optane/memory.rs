@@ -33,10 +33,10 @@ impl MemoryPlace {
         }
     }
 
-    pub fn devices(self, seed: u64) -> Vec<Device> {
+    pub fn devices(self, seed: u64) -> Vec<GuideDevice> {
         let of = |index| match self {
-            MemoryPlace::Dram => Device::Ddr(Box::default()),
-            _ => Device::Dimm(Box::new(Dimm::new(OPTANE100, seed + index))),
+            MemoryPlace::Dram => GuideDevice::Ddr(Box::default()),
+            _ => GuideDevice::Dimm(Box::new(Dimm::new(OPTANE100, seed + index))),
         };
         (0..self.channels()).map(of).collect()
     }
@@ -110,46 +110,46 @@ impl Medium for Ddr {
 }
 
 #[derive(Debug)]
-pub enum Device {
+pub enum GuideDevice {
     Ddr(Box<Ddr>),
     Dimm(Box<Dimm>),
 }
 
-impl Device {
+impl GuideDevice {
     pub fn counts(&self) -> DimmCounts {
         match self {
-            Device::Ddr(_) => DimmCounts::default(),
-            Device::Dimm(one) => one.counts(),
+            GuideDevice::Ddr(_) => DimmCounts::default(),
+            GuideDevice::Dimm(one) => one.counts(),
         }
     }
 }
 
-impl Medium for Device {
+impl Medium for GuideDevice {
     fn submit(&mut self, now: Ps, id: u64, addr: u64, write: bool) -> bool {
         match self {
-            Device::Ddr(one) => one.submit(now, id, addr, write),
-            Device::Dimm(one) => one.submit(now, id, addr, write),
+            GuideDevice::Ddr(one) => one.submit(now, id, addr, write),
+            GuideDevice::Dimm(one) => one.submit(now, id, addr, write),
         }
     }
 
     fn next_event(&self) -> Option<Ps> {
         match self {
-            Device::Ddr(one) => one.next_event(),
-            Device::Dimm(one) => one.next_event(),
+            GuideDevice::Ddr(one) => one.next_event(),
+            GuideDevice::Dimm(one) => one.next_event(),
         }
     }
 
     fn next_room(&self) -> Ps {
         match self {
-            Device::Ddr(one) => one.next_room(),
-            Device::Dimm(one) => one.next_room(),
+            GuideDevice::Ddr(one) => one.next_room(),
+            GuideDevice::Dimm(one) => one.next_room(),
         }
     }
 
     fn advance(&mut self, until: Ps, done: &mut Vec<Done>) {
         match self {
-            Device::Ddr(one) => one.advance(until, done),
-            Device::Dimm(one) => one.advance(until, done),
+            GuideDevice::Ddr(one) => one.advance(until, done),
+            GuideDevice::Dimm(one) => one.advance(until, done),
         }
     }
 }
@@ -160,18 +160,18 @@ pub const CACHE_BYTES: u64 = (1 << 20) + 36_608 * 1024;
 
 /// Lines that were written and are nowhere else; which one leaves is drawn.
 #[derive(Debug)]
-pub struct Cache {
+pub struct LineCache {
     lines: Vec<u64>,
     index: HashMap<u64, usize>,
     lines_max: usize,
     rng: Rng,
 }
 
-impl Cache {
-    pub fn new(bytes: u64, seed: u64) -> Cache {
+impl LineCache {
+    pub fn new(bytes: u64, seed: u64) -> LineCache {
         let lines_max = (bytes / LINE_BYTES) as usize;
         let rng = Rng::new(seed, Purpose::Memory, 0);
-        Cache { lines: Vec::new(), index: HashMap::new(), lines_max, rng }
+        LineCache { lines: Vec::new(), index: HashMap::new(), lines_max, rng }
     }
 
     pub fn has(&self, line: u64) -> bool {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_cache_gives_back_each_line_that_was_written_once() {
-        let mut cache = Cache::new(64 * LINE_BYTES, 3);
+        let mut cache = LineCache::new(64 * LINE_BYTES, 3);
         let mut left: Vec<u64> = (0..1000).filter_map(|line| cache.insert(line)).collect();
         assert_eq!(left.len(), 1000 - 64);
         left.extend((0..1000).filter(|&line| cache.remove(line)));

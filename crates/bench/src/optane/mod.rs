@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! ThreadLoad: what a thread does, operation by operation                          load.rs
-//! threads -> controllers' queues -> link -> DIMMs (rack::pmem) or DRAM      machine.rs, memory.rs
+//! threads -> controllers' queues -> link -> DIMMs (rack::pmem) or DRAM      machine.rs, queues.rs,
+//!                                                                           memory.rs
 //! what they take, with sources                                              costs.rs
 //! runs of each figure -> curves                                             figures.rs
 //! curves -> claims judged, the guide's four rules without and with          judge.rs, rules.rs
@@ -27,6 +28,7 @@ mod judge;
 mod load;
 mod machine;
 mod memory;
+mod queues;
 pub mod rules;
 
 use crate::run::Size;
@@ -45,12 +47,12 @@ pub struct GuideStudy {
     pub tables: Vec<Table>,
     pub rules: Vec<GuideRule>,
     /// The points of figures whose numbers were published.
-    pub points: Vec<Shown>,
+    pub points: Vec<ShownPoint>,
 }
 
 /// A point of a figure beside the published one.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct ShownPoint {
     /// Figure, series and place on the axis.
     pub name: String,
     pub unit: &'static str,

@@ -7,7 +7,7 @@
 
 use super::figures::{Figures, KIB, THREADS, run_instructions};
 use super::judge::{bandwidth_crossover, latency_crossover};
-use super::load::{GuideAccess, Order, ThreadLoad};
+use super::load::{GuideAccess, AccessOrder, ThreadLoad};
 use super::machine::{self, Length, Ran, Setting};
 use super::memory::MemoryPlace;
 use crate::run::Size;
@@ -155,7 +155,7 @@ impl RuleRuns {
 
     /// Rule i: random writes of 64 B, anywhere and within the buffer of one DIMM.
     fn small_writes(&self) -> GuideRule {
-        let load = ThreadLoad::new(GuideAccess::Nt, Order::Random, 64);
+        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Random, 64);
         let ratio = |bytes| {
             let ran = self.run(load.within(bytes), MemoryPlace::Single, 1, 1);
             ran.counts.effective_write_ratio(&OPTANE100).unwrap_or(0.0)
@@ -175,7 +175,7 @@ impl RuleRuns {
 
     /// Rule iii: many threads write, and a few of them at once.
     fn writers(&self, place: MemoryPlace, writers: usize) -> GuideRule {
-        let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 4 * KIB).fenced();
+        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Sequential, 4 * KIB).fenced();
         let rate = |threads, most| self.run(load, place, threads, most).gbytes_per_s();
         let peak = THREADS.map(|threads| rate(threads, threads)).into_iter().fold(0.0, f64::max);
         let (without, with) = (rate(THREADS_MANY, THREADS_MANY), rate(THREADS_MANY, writers));
@@ -194,7 +194,7 @@ impl RuleRuns {
 
     /// Rule iv: eight threads read and write from afar, or have four there do it.
     fn node(&self) -> GuideRule {
-        let load = ThreadLoad::new(GuideAccess::Nt, Order::Sequential, 256).mixed(75);
+        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Sequential, 256).mixed(75);
         let rate = |threads, is_remote| {
             self.from(load, MemoryPlace::Interleaved, threads, threads, is_remote).gbytes_per_s()
         };

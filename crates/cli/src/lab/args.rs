@@ -26,13 +26,14 @@ Examples:
 
 const REPRO_EXAMPLES: &str = "\
 Figures that differ from the papers' texts are explained one by one in docs/repro-rcmp.md and
-docs/repro-herd.md.
+docs/repro-herd.md, some of Optane's in docs/repro-optane.md.
 
 Examples:
   rackpool repro rcmp --out report
   rackpool repro herd --out report
   rackpool repro herd --quick --profile herd-susitna --out /tmp/report
-  rackpool repro rcmp --quick --profile modern --out /tmp/report";
+  rackpool repro rcmp --quick --profile modern --out /tmp/report
+  rackpool repro optane --quick --out /tmp/report";
 
 const PLAN_EXAMPLES: &str = "\
 The answer may be not to pool. Prices are the user's, each with a date and a source; nothing is

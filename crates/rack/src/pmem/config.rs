@@ -9,7 +9,7 @@ pub const LINE_BYTES: u64 = 64;
 /// From where on a store survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Domain {
+pub enum PresetDomain {
     /// The memory controller's queues: caches have to be written back (ADR).
     Adr,
     /// The processor's caches too (eADR), or a device that a flush by the platform reaches (GPF of
@@ -153,7 +153,7 @@ impl DimmConfig {
 pub struct PmemPreset {
     pub name: &'static str,
     pub media: &'static str,
-    pub domain: Domain,
+    pub domain: PresetDomain,
     pub source: &'static str,
 }
 
@@ -162,20 +162,20 @@ pub const PRESETS: [PmemPreset; 3] = [
     PmemPreset {
         name: "optane100",
         media: "optane100",
-        domain: Domain::Adr,
+        domain: PresetDomain::Adr,
         source: "the guide to Optane memory; constants with sources in repro optane",
     },
     PmemPreset {
         name: "cxl-nv-ddr5",
         media: "cxl:70:32:ddr5-4800",
-        domain: Domain::Eadr,
+        domain: PresetDomain::Eadr,
         source: "DRAM by JESD79-5 that the device saves (GPF of CXL 2.0); link as --emulate \
                  cxl=140ns, chosen",
     },
     PmemPreset {
         name: "cxl-nv-ddr4",
         media: "cxl:70:16:ddr4-2400",
-        domain: Domain::Eadr,
+        domain: PresetDomain::Eadr,
         source: "DRAM by JESD79-4 that the device saves (GPF of CXL 2.0); link as --emulate \
                  cxl=140ns, chosen",
     },

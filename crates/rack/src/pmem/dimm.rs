@@ -89,7 +89,7 @@ enum DimmEvent {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum State {
+enum SlotState {
     /// Nothing is under way for it.
     Open,
     /// The medium reads it, or will.
@@ -102,7 +102,7 @@ enum State {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct BufferSlot {
-    state: State,
+    state: SlotState,
     /// A bit for each line that the medium does not have.
     dirty: u8,
     /// A bit for each line that is here.
@@ -160,7 +160,7 @@ impl Dimm {
     pub fn new(config: DimmConfig, seed: u64) -> Dimm {
         let lines = config.unit_bytes / LINE_BYTES;
         assert!((1..=8).contains(&lines) && config.units > 0, "{config:?}");
-        let slot = BufferSlot { state: State::Open, dirty: 0, valid: 0, waiting: Vec::new() };
+        let slot = BufferSlot { state: SlotState::Open, dirty: 0, valid: 0, waiting: Vec::new() };
         Dimm {
             config,
             tags: vec![EMPTY; config.units],
@@ -213,7 +213,7 @@ impl Dimm {
             DimmEvent::Loaded(slot) => {
                 let full = self.full();
                 let one = &mut self.slots[slot];
-                (one.state, one.valid) = (State::Open, full);
+                (one.state, one.valid) = (SlotState::Open, full);
                 let waiting = std::mem::take(&mut one.waiting);
                 if one.dirty == full {
                     self.write_back(slot);
@@ -225,7 +225,7 @@ impl Dimm {
             DimmEvent::Written(slot) => {
                 let valid = self.full();
                 let one = &mut self.slots[slot];
-                (one.state, one.dirty, one.valid) = (State::Open, 0, valid);
+                (one.state, one.dirty, one.valid) = (SlotState::Open, 0, valid);
             }
             // A later one was asked for before: each would ask for one more.
             DimmEvent::GoOn if self.go_on != Some(now) => return,
@@ -284,18 +284,18 @@ impl Dimm {
         if !self.queues[queue].has_drawn {
             let slot = self.draw()?;
             match self.slots[slot] {
-                BufferSlot { state: State::Open, dirty: 0, .. } => return Some(slot),
-                BufferSlot { state: State::Open, .. } => {
+                BufferSlot { state: SlotState::Open, dirty: 0, .. } => return Some(slot),
+                BufferSlot { state: SlotState::Open, .. } => {
                     // Before whole units, for which nothing waits.
-                    self.slots[slot].state = State::Queued;
+                    self.slots[slot].state = SlotState::Queued;
                     self.write_backs.push_front(slot);
                 }
                 _ => {}
             }
             self.queues[queue].has_drawn = true;
         }
-        let clean = self.slots.iter().position(|one| one.state == State::Open && one.dirty == 0);
-        let is_left = |one: &BufferSlot| matches!(one.state, State::Queued | State::Writing);
+        let clean = self.slots.iter().position(|one| one.state == SlotState::Open && one.dirty == 0);
+        let is_left = |one: &BufferSlot| matches!(one.state, SlotState::Queued | SlotState::Writing);
         if clean.is_none() && !self.slots.iter().any(is_left) {
             // The other queue took what was drawn for.
             self.queues[queue].has_drawn = false;
@@ -305,7 +305,7 @@ impl Dimm {
 
     /// One of all slots that nothing is read into.
     fn draw(&mut self) -> Option<usize> {
-        let is_settled = |&slot: &usize| self.slots[slot].state != State::Loading;
+        let is_settled = |&slot: &usize| self.slots[slot].state != SlotState::Loading;
         let settled = (0..self.slots.len()).filter(is_settled).count() as u64;
         if settled == 0 {
             return None;
@@ -316,22 +316,22 @@ impl Dimm {
     }
 
     fn write_back(&mut self, slot: usize) {
-        self.slots[slot].state = State::Queued;
+        self.slots[slot].state = SlotState::Queued;
         self.write_backs.push_back(slot);
     }
 
     fn write(&mut self, now: Ps, slot: usize, line: u8, id: u64) -> bool {
         let full = self.full();
         let one = &mut self.slots[slot];
-        let is_whole = one.state == State::Open && one.dirty | line == full;
+        let is_whole = one.state == SlotState::Open && one.dirty | line == full;
         let is_full = self.write_backs.len() >= self.config.write_backs_max;
-        if one.state == State::Writing || is_whole && is_full {
+        if one.state == SlotState::Writing || is_whole && is_full {
             return false;
         }
         one.dirty |= line;
         one.valid |= line;
         // One that is read is written back after that.
-        if one.dirty == full && one.state == State::Open {
+        if one.dirty == full && one.state == SlotState::Open {
             self.write_back(slot);
         }
         self.counts.writes += 1;
@@ -343,13 +343,13 @@ impl Dimm {
         self.counts.reads += 1;
         let one = &mut self.slots[slot];
         match one.state {
-            State::Open if one.valid & line == 0 => {
-                one.state = State::Loading;
+            SlotState::Open if one.valid & line == 0 => {
+                one.state = SlotState::Loading;
                 one.waiting.push(id);
                 self.loads.push_back(slot);
             }
-            State::Loading => one.waiting.push(id),
-            State::Open | State::Queued | State::Writing => {
+            SlotState::Loading => one.waiting.push(id),
+            SlotState::Open | SlotState::Queued | SlotState::Writing => {
                 self.counts.read_hits += 1;
                 self.push(now + self.config.hit, DimmEvent::Over { id, write: false });
             }
@@ -372,7 +372,7 @@ impl Dimm {
         } else if let Some(slot) = self.write_backs.pop_front() {
             self.counts.media_writes += 1;
             self.counts.partial_writes += u64::from(self.slots[slot].dirty != self.full());
-            self.slots[slot].state = State::Writing;
+            self.slots[slot].state = SlotState::Writing;
             self.media_free = now + self.config.write_gap;
             self.push(self.media_free, DimmEvent::Written(slot));
             if let Some(wear) = self.config.wear {

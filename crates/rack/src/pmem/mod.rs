@@ -11,7 +11,7 @@
 //! that waits for room holds up all behind it; [`config`] has its constants, each with its source;
 //! [`front`] is Memory mode. All are a [`Medium`](crate::model::memory::Medium), so that a rack's
 //! nodes and pools can be built of them. Nothing here holds data, threads or processors: when a
-//! store is durable is said by [`config::Domain`].
+//! store is durable is said by [`config::PresetDomain`].
 //!
 //! Source: the guide to Optane memory, "Optane Memory" and "best practices"; An Empirical Guide to
 //! the Behavior and Use of Scalable Persistent Memory, FAST 2020.

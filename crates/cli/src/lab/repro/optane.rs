@@ -8,7 +8,7 @@ use crate::output;
 use rackpool_bench::html::{self, DemoReport, Verdict};
 use rackpool_bench::optane::claims::Judged;
 use rackpool_bench::optane::rules;
-use rackpool_bench::optane::{self, GuideStudy, Shown};
+use rackpool_bench::optane::{self, GuideStudy, ShownPoint};
 use rackpool_bench::pmem;
 use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
 use rackpool_bench::run::Size;
@@ -139,7 +139,7 @@ fn claim_row(judged: &Judged) -> Row {
     }
 }
 
-fn point_row(point: &Shown) -> Row {
+fn point_row(point: &ShownPoint) -> Row {
     let better = if point.unit == "ns" { Better::Lower } else { Better::Higher };
     Row::new(&point.name, point.unit, better, point.ours)
         .with("origin", if point.is_fitted { FITTED } else { PREDICTED })
