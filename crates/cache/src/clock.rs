@@ -20,7 +20,6 @@ const PAIRS_READ: usize = 8;
 #[derive(Debug, Default)]
 pub struct HandedTime {
     pub boot: [u64; 2],
-    /// Nanoseconds since it.
     pub since_boot_ns: AtomicU64,
     /// The wall clock, nanoseconds since the Unix epoch.
     pub wall_ns: AtomicU64,

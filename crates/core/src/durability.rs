@@ -28,16 +28,13 @@ pub const PMEM_VERSION: u32 = 1;
 /// From one copy of the header to the other. They are written in turn, so that one is whole
 /// whenever the power goes.
 pub const PMEM_COPY_BYTES: u64 = 2048;
-/// Copies of the header.
 pub const PMEM_COPIES: u64 = 2;
 
 /// What stands before a region in memory that persists: whose it is, and how it was left.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub struct PmemHeader {
-    /// [`PMEM_MAGIC`].
     pub magic: u64,
-    /// [`PMEM_VERSION`].
     pub version: u32,
     /// Number of the persistence domain with which it was served last, in
     /// [`PersistenceDomain::ALL`].
@@ -58,7 +55,6 @@ pub struct PmemHeader {
     pub power_losses: u64,
     /// Dirty shutdowns of the device, plus one, when it was served last; 0 if it does not count.
     pub dirty_shutdowns: u64,
-    /// Reserved, zero.
     pub reserved: [u64; 3],
     /// xxh3 of all the bytes before.
     pub checksum: u64,
@@ -109,7 +105,6 @@ impl PmemHeader {
         Ok(header)
     }
 
-    /// As it is stored.
     pub fn to_bytes(self) -> [u8; size_of::<PmemHeader>()] {
         self.as_bytes().try_into().expect("a header has its own length")
     }

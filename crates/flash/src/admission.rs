@@ -3,14 +3,12 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Which items are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashAdmission {
     /// Not one that leaves memory for the first time, unless it was read there.
     pub rejects_first: bool,
-    /// Shortest record, bytes of key and value.
+    /// Shortest and longest record, bytes of key and value.
     pub min_bytes: usize,
-    /// Longest one.
     pub max_bytes: usize,
 }
 

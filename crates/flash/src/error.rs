@@ -10,24 +10,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// An option is beyond its limits.
     #[error("{option} is {value}, not {min} to {max}")]
-    BadOption {
-        /// Its name.
-        option: &'static str,
-        /// As it was given.
-        value: u64,
-        /// The least.
-        min: u64,
-        /// The most.
-        max: u64,
-    },
+    BadOption { option: &'static str, value: u64, min: u64, max: u64 },
     /// What the system says; `StorageFull` where the file has no room.
     #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// The system's words.
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
     /// The file or device holds something else: it is not touched.
     #[error("it holds something else: name another, or zero its first {bytes} bytes")]
     Foreign {
@@ -37,9 +23,7 @@ pub enum Error {
     /// It was made with other options.
     #[error("it was made with a {what} of {found}, not {wanted}")]
     Geometry {
-        /// Which.
         what: &'static str,
-        /// As the file says.
         found: u64,
         /// As it was asked for.
         wanted: u64,
@@ -49,23 +33,14 @@ pub enum Error {
     Damaged {
         /// Number of the oldest region that is whole.
         sequence: u64,
-        /// Older ones.
         regions: u64,
     },
     /// As many are waiting as may: try again.
     #[error("busy: {waiting} are waiting")]
-    Busy {
-        /// How many.
-        waiting: usize,
-    },
+    Busy { waiting: usize },
     /// The record is too long.
     #[error("a record of {bytes} bytes, limit {max_bytes}")]
-    TooLarge {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        max_bytes: usize,
-    },
+    TooLarge { bytes: usize, max_bytes: usize },
     /// A store that is full.
     #[error("the flash store is full: {bytes} bytes live")]
     Full {
@@ -74,10 +49,7 @@ pub enum Error {
     },
     /// The device takes no more writes: all regions that were tried have failed.
     #[error("the device takes no writes any more: {retired} regions have failed")]
-    Failed {
-        /// How many.
-        retired: u64,
-    },
+    Failed { retired: u64 },
 }
 
 impl Error {

@@ -20,24 +20,17 @@ const TRIES_MAX: u32 = 4;
 /// An item as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashItem {
-    /// Its value.
     pub value: Vec<u8>,
-    /// See [`FlashRecord`](crate::FlashRecord).
     pub flags: u32,
-    /// See [`FlashRecord`](crate::FlashRecord).
     pub kind: u8,
-    /// See [`FlashRecord`](crate::FlashRecord).
     pub expires: u64,
-    /// See [`FlashRecord`](crate::FlashRecord).
     pub cas: u64,
-    /// For [`Flash::is_current`](crate::Flash::is_current).
     pub version: u128,
 }
 
 /// The item, if it is there.
 pub type FlashFetched = Result<Option<FlashItem>>;
 
-/// A read that waits.
 pub(crate) struct ItemFetch {
     pub hash: u64,
     pub key: Box<[u8]>,
@@ -111,7 +104,7 @@ struct ItemRead {
     blocks: AlignedBytes,
 }
 
-/// Reads items. Blocks.
+/// Reads items. Blocks until the device has answered.
 pub(crate) fn read(shared: &FlashShared, wanted: &[(u64, &[u8])]) -> Vec<FlashFetched> {
     let mut found: Vec<_> = wanted.iter().map(|_| Ok(None)).collect();
     let mut left: Vec<usize> = (0..wanted.len()).collect();

@@ -27,9 +27,7 @@ use std::thread::JoinHandle;
 /// What became of an item that left memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlashPut {
-    /// It goes to flash.
     Taken,
-    /// It is there already.
     Kept,
     /// Admission refuses it, or it is too long.
     Refused,
@@ -155,7 +153,6 @@ impl Flash {
         Ok(())
     }
 
-    /// That of the hashes.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -375,7 +372,6 @@ impl Flash {
         self.fetches.push(fetch).inspect_err(|_| self.shared.counters.busy.add(1))
     }
 
-    /// Counters and gauges.
     pub fn stats(&self) -> FlashStats {
         let (shared, counters) = (&self.shared, &self.shared.counters);
         let (items, live_bytes) = shared.index.sums();

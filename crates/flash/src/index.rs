@@ -33,7 +33,6 @@ const PENDING_BITS: u32 = 20;
 pub(crate) struct IndexWord(u64);
 
 impl IndexWord {
-    /// On the device.
     pub fn at(place: u64, bytes: usize) -> IndexWord {
         let (place, len) = (place / RECORD_ALIGN as u64, (bytes / RECORD_ALIGN) as u64);
         IndexWord(PRESENT | len << LEN_SHIFT | place << PLACE_SHIFT)
@@ -59,7 +58,6 @@ impl IndexWord {
         self.0 & !USED
     }
 
-    /// The same place.
     pub fn is_at(self, other: IndexWord) -> bool {
         self.version() == other.version()
     }
@@ -90,7 +88,6 @@ struct Shard {
     lines: Window,
     count: u64,
     items: u64,
-    /// Bytes of their records.
     bytes: u64,
     /// Which slot goes next where a line is full.
     turn: u64,
@@ -259,7 +256,6 @@ impl Index {
         }
     }
 
-    /// Removes all.
     pub fn clear(&self) {
         for mut shard in self.all() {
             shard.lines.zero(0, shard.lines.bytes());

@@ -22,7 +22,6 @@ const BYTES: u64 = HEADER_BYTES + JOURNAL_ENTRIES * ENTRY_BYTES;
 /// In a number: all items are gone.
 const ALL: u64 = 1 << 63;
 
-/// What is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
     Item(u64),
@@ -34,7 +33,6 @@ pub(crate) struct GoneJournal {
     window: Window,
     /// Holds the lock that keeps other processes away.
     file: Option<OwnedFd>,
-    /// Of the next entry.
     next: u64,
     /// Entries up to this number are in the log.
     logged: u64,

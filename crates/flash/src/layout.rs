@@ -54,7 +54,6 @@ pub(crate) struct FlashSuperblock {
     pub bytes: u64,
     pub region_bytes: u64,
     pub is_store: bool,
-    /// Of the hashes.
     pub seed: u64,
     /// Whether it was closed in order: nothing is missing in the log.
     pub is_clean: bool,
@@ -180,14 +179,11 @@ impl BatchHeader {
     }
 }
 
-/// What a record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// An item.
     Item = 1,
     /// The item of this hash is gone.
     Forget = 2,
-    /// All items are gone.
     ForgetAll = 3,
 }
 
@@ -196,22 +192,15 @@ pub(crate) enum RecordKind {
 pub struct FlashRecord<'a> {
     /// Of its key: what it is found by.
     pub hash: u64,
-    /// Its key.
     pub key: &'a [u8],
-    /// Its value.
     pub value: &'a [u8],
-    /// Of its owner.
     pub flags: u32,
-    /// Of its owner.
     pub kind: u8,
-    /// Of its owner.
     pub expires: u64,
-    /// Of its owner.
     pub cas: u64,
 }
 
 impl FlashRecord<'_> {
-    /// Bytes in the log.
     pub(crate) fn bytes(&self) -> usize {
         (RECORD_HEADER_BYTES + self.key.len() + self.value.len()).next_multiple_of(RECORD_ALIGN)
     }

@@ -17,7 +17,6 @@
 //!
 //! Knows no cache and no network. No call but those that say so waits for the device.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 mod admission;
 pub mod constants;

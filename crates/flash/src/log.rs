@@ -35,7 +35,6 @@ const WRITE_TRIES: u32 = 3;
 /// Share of a region that a cache writes once more, percent.
 const REINSERT_PERCENT: u64 = 50;
 
-/// What all threads share.
 #[derive(Debug)]
 pub(crate) struct FlashShared {
     pub device: Box<dyn FlashDevice>,
@@ -51,7 +50,6 @@ pub(crate) struct FlashShared {
     /// For those that wait for a batch.
     pub written: Condvar,
     pub counters: FlashCounters,
-    /// Regions that were emptied.
     pub emptied: AtomicU64,
     /// By region: whether a read of it has failed.
     pub is_bad: Box<[AtomicBool]>,

@@ -22,7 +22,6 @@ pub struct Options {
     pub bytes: u64,
     /// Whether nothing may be lost: stores are acknowledged when they are durable.
     pub is_store: bool,
-    /// Which items are written.
     pub admission: FlashAdmission,
     /// Of the hashes: a log keeps that with which it was made
     /// ([`Flash::seed`](crate::Flash::seed)).

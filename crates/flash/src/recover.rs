@@ -28,9 +28,7 @@ pub struct FlashRecovered {
     /// Whether what was there is lost, since the last process did not end in order and its journal
     /// is not there: what it said to be gone would come back.
     pub is_dropped: bool,
-    /// Items that were found.
     pub items: u64,
-    /// Regions of the log.
     pub regions: u64,
     /// Older regions that were dropped, since one after them is not whole.
     pub dropped_regions: u64,

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter for people.
 #[derive(Debug, Default)]
 pub(crate) struct FlashCounter(AtomicU64);
 
@@ -47,11 +46,9 @@ pub struct FlashStats {
     pub live_bytes: u64,
     /// Bytes of all regions.
     pub bytes: u64,
-    /// Bytes of the index.
     pub index_bytes: u64,
     /// Items that were taken, and bytes of their records.
     pub admitted: u64,
-    /// See `admitted`.
     pub admitted_bytes: u64,
     /// Items that admission has refused.
     pub refused: u64,
@@ -65,7 +62,6 @@ pub struct FlashStats {
     pub misses: u64,
     /// Reads that found too many waiting.
     pub busy: u64,
-    /// Items that were forgotten.
     pub forgotten: u64,
     /// Bytes that were read from the device.
     pub read_bytes: u64,
@@ -73,11 +69,9 @@ pub struct FlashStats {
     pub written_bytes: u64,
     /// Items that were written once more when their region was emptied.
     pub reinserted: u64,
-    /// Reads that failed.
     pub read_errors: u64,
     /// Records that were read and are not whole.
     pub damaged: u64,
-    /// Writes that failed.
     pub write_errors: u64,
     /// Regions that are not used any more, since they failed.
     pub retired_regions: u64,

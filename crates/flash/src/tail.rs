@@ -91,7 +91,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Longest batch, bytes.
+    /// How many bytes the longest batch has in the log.
     pub fn capacity(batch_bytes: usize) -> usize {
         blocks(BATCH_HEADER_BYTES + batch_bytes + RECORD_BYTES_MAX)
     }

@@ -68,9 +68,7 @@ impl fmt::Debug for AlignedBytes {
 /// Memory of a transfer, and which way it goes.
 #[derive(Debug)]
 pub enum Buffer<'a> {
-    /// From the device.
     Read(&'a mut [u8]),
-    /// To the device.
     Write(&'a [u8]),
 }
 
@@ -88,19 +86,16 @@ impl Buffer<'_> {
 pub struct DirectTransfer<'a> {
     /// Where it begins on the device, bytes.
     pub offset: u64,
-    /// Its memory.
     pub buffer: Buffer<'a>,
     /// What came of it; `Ok` before.
     pub result: io::Result<()>,
 }
 
 impl<'a> DirectTransfer<'a> {
-    /// Reads from `offset` on.
     pub fn read(offset: u64, to: &'a mut [u8]) -> DirectTransfer<'a> {
         DirectTransfer { offset, buffer: Buffer::Read(to), result: Ok(()) }
     }
 
-    /// Writes from `offset` on.
     pub fn write(offset: u64, from: &'a [u8]) -> DirectTransfer<'a> {
         DirectTransfer { offset, buffer: Buffer::Write(from), result: Ok(()) }
     }
@@ -182,12 +177,10 @@ fn is_for_now(errno: i32) -> bool {
     [Errno::INTR, Errno::AGAIN, Errno::BUSY].iter().any(|for_now| for_now.raw_os_error() == errno)
 }
 
-/// How transfers are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectCalls {
     /// By io_uring, or as [`DirectCalls::Waiting`] where the system refuses it.
     Uring,
-    /// By pread and pwrite.
     Waiting,
 }
 

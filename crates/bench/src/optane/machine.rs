@@ -27,7 +27,7 @@ use super::costs::{
 };
 use super::load::{GuideAccess, LINE_BYTES, Program, ThreadLoad, ThreadOp};
 use super::memory::{CACHE_BYTES, LineCache, MemoryPlace};
-use super::queues::{GuideChannel, LineRequest, SocketLink, NEVER, LineRequests, LineKind};
+use super::queues::{GuideChannel, LineKind, LineRequest, LineRequests, NEVER, SocketLink};
 use rackpool_rack::model::memory::{Done, Medium};
 use rackpool_rack::pmem::DimmCounts;
 use rackpool_rack::pmem::config::UNCORE;
@@ -183,7 +183,12 @@ impl GuideMachine {
         GuideMachine {
             setting,
             threads: (0..setting.threads).map(thread).collect(),
-            channels: setting.place.devices(setting.seed).into_iter().map(GuideChannel::new).collect(),
+            channels: setting
+                .place
+                .devices(setting.seed)
+                .into_iter()
+                .map(GuideChannel::new)
+                .collect(),
             requests: LineRequests::default(),
             link: SocketLink::default(),
             events: BinaryHeap::new(),

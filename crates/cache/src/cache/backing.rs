@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct LeavingItem<'a> {
     /// Of its key, by the cache's seed.
     pub hash: u64,
-    /// Its key.
+    /// Its key, as the client gave it.
     pub key: &'a [u8],
     /// Its value.
     pub value: &'a [u8],
-    /// All else.
+    /// Flags, cas, when it expires.
     pub with: KeptWith,
 }
 
@@ -44,7 +44,7 @@ pub struct KeptWith {
     pub expires_at: u64,
     /// Whether that is so wherever the wall clock is set to.
     pub is_wall: bool,
-    /// As [`StoredWith::has_binary_key`].
+    /// Whether a client gave the key in base64.
     pub has_binary_key: bool,
 }
 
@@ -53,9 +53,9 @@ pub struct KeptWith {
 pub struct KeptItem {
     /// Its value.
     pub value: Vec<u8>,
-    /// All else.
+    /// Flags, cas, when it expires.
     pub with: KeptWith,
-    /// For [`BackingStore::is_current`].
+    /// What [`BackingStore::is_current`] is asked with.
     pub version: u128,
 }
 

@@ -77,7 +77,6 @@ pub(crate) struct Partition {
     pub watched: WatchedHashes,
     /// Whether stores are looked at, for one of both.
     pub is_observed: bool,
-    /// What lies behind memory.
     pub backing: Option<Arc<OpenBacking>>,
     /// Reads since the last sample, and with how many the next one is due.
     pub unsampled: u32,

@@ -46,7 +46,6 @@ impl StoreOutcome {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such command.
     #[error("ERROR")]
     Unknown,
     /// Too few words, a key that is too long, or a number that is none.

@@ -174,7 +174,6 @@ fn stays(value: &str, is: &str) -> Result<Change, String> {
     Err(format!("it is `{is}`, as the server was started"))
 }
 
-/// As [`stays`], of bytes.
 fn stays_bytes(value: &str, is: u64) -> Result<Change, String> {
     if memory(value) == Some(is) {
         return change(|_| ());

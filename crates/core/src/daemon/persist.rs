@@ -40,7 +40,6 @@ pub(super) fn drop_volatile<W: World>(world: &W) {
 }
 
 impl Daemon {
-    /// Serves `Persist`.
     pub(super) fn persist<W: World>(&self, addr: GAddr, bytes: u64, world: &W) -> Result<Reply> {
         let (_, offset, _) = self.home_of(addr, world)?;
         self.check_in_page(addr, bytes)?;

@@ -78,7 +78,6 @@ impl PersistentWindow {
         Ok(Self { window, domain, sent: Cell::default(), failure: Arc::default() })
     }
 
-    /// Of memory that forgets.
     pub fn volatile(window: Window) -> Self {
         let domain = PersistenceDomain::None;
         Self { window, domain, sent: Cell::default(), failure: Arc::default() }

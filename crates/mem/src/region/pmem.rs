@@ -112,7 +112,6 @@ pub(super) fn create(
     Ok(region)
 }
 
-/// Opens a finished region.
 pub(super) fn open(
     spec: &MemorySpec,
     path: &Path,
