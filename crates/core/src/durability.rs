@@ -30,7 +30,7 @@ pub const PMEM_VERSION: u32 = 1;
 pub const PMEM_COPY_BYTES: u64 = 2048;
 pub const PMEM_COPIES: u64 = 2;
 
-/// What stands before a region in memory that persists: whose it is, and how it was left.
+/// What stands before a region in memory that persists: its pool and rack, and how it was left.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 pub struct PmemHeader {

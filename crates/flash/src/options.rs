@@ -29,7 +29,7 @@ pub struct Options {
     /// Bytes of memory of the index; 0: for items of 2 KiB on average.
     pub index_bytes: u64,
     /// A file for what is gone and not in the log yet; without one, or of another boot, a cache
-    /// whose process was killed begins empty. Of a file, `PATH.gone` if none is given.
+    /// of a killed process begins empty. Of a file, `PATH.gone` if none is given.
     pub journal: Option<PathBuf>,
     /// Fewest bytes of a batch; 0: 256 KiB, on disks that turn 4 MiB.
     pub batch_bytes: usize,

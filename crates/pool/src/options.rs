@@ -257,7 +257,7 @@ impl Options {
         self
     }
 
-    /// Sets [`Options::durability`].
+    /// Sets when writes are durable: [`Options::durability`].
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self

@@ -135,7 +135,7 @@ impl Handle {
         Ok(old)
     }
 
-    /// A write whose completion is taken later cannot be durable by then.
+    /// A write that completes later cannot be durable by then.
     pub(crate) fn check_submitted_write(&self) -> Result<()> {
         self.check_writes()?;
         if self.links.options().durability != Durability::Write {

@@ -213,7 +213,7 @@ impl GuideMachine {
 
     fn run(mut self) -> Ran {
         let mut end = Ps::ZERO;
-        // A single thread whose last access is over leaves no event behind.
+        // The last access of a single thread leaves no event behind.
         while !self.is_over
             && let Some(Reverse((now, _, event))) = self.events.pop()
         {

@@ -50,9 +50,9 @@ impl MemoryPlace {
     }
 }
 
-/// An idle read whose row is open: figure 2, 81.4 ns in order.
+/// An idle read of an open row: figure 2, 81.4 ns in order.
 pub const DRAM_HIT: Ps = Ps(81_400 - UNCORE.0);
-/// One whose row is not: figure 2, 101.5 ns at random.
+/// One of another row: figure 2, 101.5 ns at random.
 pub const DRAM_MISS: Ps = Ps(101_500 - UNCORE.0);
 /// Between two reads of a channel: table of figure 4, 105.6 GB/s of six.
 pub const DRAM_READ_GAP: Ps = Ps(3_636);

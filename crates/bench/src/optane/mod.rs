@@ -19,7 +19,7 @@
 //! bad blocks, the directory of the caches. DRAM is a rate, a latency and a row that is open.
 //!
 //! Source: the guide (its text, figures 2 to 17); An Empirical Guide to the Behavior and Use of
-//! Scalable Persistent Memory, FAST 2020, whose authors published the numbers.
+//! Scalable Persistent Memory, FAST 2020, of which the authors published the numbers.
 
 pub mod claims;
 mod costs;
@@ -46,7 +46,7 @@ pub struct GuideStudy {
     /// A table for each part of a figure.
     pub tables: Vec<Table>,
     pub rules: Vec<GuideRule>,
-    /// The points of figures whose numbers were published.
+    /// The published points of figures.
     pub points: Vec<ShownPoint>,
 }
 

@@ -148,7 +148,7 @@ impl Partition {
         let with = self.kept_with(&item);
         let (mut key, mut value) = (Vec::new(), Vec::new());
         item.append_key_to(&mut key);
-        // Of one whose later pieces are gone there is less.
+        // Without its later pieces there is less.
         if item.append_to(&mut value).is_ok() && value.len() as u64 == item.len() {
             backing.store.keep(&LeavingItem { hash, key: &key, value: &value, with });
             if !backing.is_open() {

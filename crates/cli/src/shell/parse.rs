@@ -60,7 +60,7 @@ pub enum ShellCommand {
     Cas(GAddr, u64, u64),
     /// `add ADDR N`
     Add(GAddr, u64),
-    /// `persist ADDR BYTES`
+    /// `persist ADDR BYTES`: both are numbers.
     Persist(GAddr, u64),
     /// `free ADDR BYTES`
     Free(GAddr, u64),

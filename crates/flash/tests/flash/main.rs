@@ -98,10 +98,10 @@ fn items_of_a_file_are_there_after_a_restart_and_those_that_are_gone_are_not() {
 fn what_is_not_its_own_or_of_another_size_is_refused_and_stays() {
     let folder = TemporaryDir::new(&std::env::temp_dir(), "flash").unwrap();
     let path = folder.path().join("foreign");
-    std::fs::write(&path, "somebody's letters").unwrap();
+    std::fs::write(&path, "another program's letters").unwrap();
     let open = |regions| Flash::open(Options { path: path.clone(), ..options(regions) });
     assert!(matches!(open(6), Err(Error::Foreign { .. })));
-    assert_eq!(std::fs::read(&path).unwrap(), b"somebody's letters");
+    assert_eq!(std::fs::read(&path).unwrap(), b"another program's letters");
     // As some file systems begin.
     let mut late = vec![0; 65_536];
     late.extend_from_slice(b"_BHRfS_M");
@@ -334,7 +334,7 @@ fn a_write_that_is_said_to_have_failed_and_was_done_does_not_come_back() {
     put(&flash, 0, 1, 100);
     device.fail_writes_that_are_done(region(0)..region(3));
     flash.sync().unwrap();
-    // Whoever changes it now has no word for it.
+    // From now on its changes have no word.
     assert!(!flash.contains(hash(0)) && !flash.forget(hash(0)));
     std::fs::copy(&journal, &kept).unwrap();
     let left = TestDevice::new(device.image());

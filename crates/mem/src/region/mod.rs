@@ -350,7 +350,7 @@ impl RegionFiles {
         Ok(window.with_coherence(is_coherent))
     }
 
-    /// As [`RegionFiles::map`], of a section whose stores can be made durable if the memory
+    /// As [`RegionFiles::map`], of a section in which stores can be made durable if the memory
     /// persists: the pages and the private section.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! In: accesses of lines. Out: reads that are over, and writes that have left the controller's
 //! queue for the buffer; durable they were before, on entering that queue. What it does:
-//! - A unit whose lines have all been written is written back at once and stays as a copy; one
+//! - A unit with all lines written is written back at once and stays as a copy; one
 //!   that is partly written stays until room is needed, and is read and written then.
 //! - Room is made at random among all units: the table of figure 9 rises slowly beyond 64 units,
 //!   as with no order of use. A unit that is partly written is written at once for that.
