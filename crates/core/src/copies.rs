@@ -16,12 +16,10 @@
 
 use crate::constants::BLOCK_BYTES;
 use crate::error::{Error, Result};
+pub use crate::layout::COPIES;
 use crate::layout::is_volatile;
 use crate::persist::Persist;
 use crate::seam::{Mem, Mutation};
-
-/// Copies of each word of the private section.
-pub const COPIES: u64 = 3;
 
 /// Where the copies of a word lie in a private section of `bytes` bytes.
 pub const fn places(bytes: u64, offset: u64) -> [u64; COPIES as usize] {

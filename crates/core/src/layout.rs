@@ -18,7 +18,6 @@ use crate::constants::{
     CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES, RING_ENTRIES,
     RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX, TIERS_MAX,
 };
-use crate::copies::COPIES;
 use crate::tier::Tiers;
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -65,6 +64,9 @@ pub const FRAMES_OFFSET: u64 =
     (LOCKS_OFFSET + LOCK_BYTES * LOCKS_MAX as u64).next_multiple_of(BLOCK_BYTES);
 /// Bytes of a frame entry.
 pub const FRAME_BYTES: u64 = 32;
+
+/// Copies of each word of the private section.
+pub const COPIES: u64 = 3;
 
 /// Whether what is at an offset of the private section is dropped after a loss of power: session
 /// records and lock entries, of processes that are gone.

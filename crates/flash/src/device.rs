@@ -1,7 +1,9 @@
 //! What the log lies on. In: transfers of whole blocks, several at once. Out: a result of each.
 //! The real one is [`DirectFile`]; tests put one below that fails and forgets.
 
-use rackpool_mem::direct::{DirectCalls, DirectFile, DirectTransfer};
+use crate::error::{Error, Result};
+use crate::layout::{FlashSuperblock, SUPERBLOCK_BYTES};
+use rackpool_mem::direct::{AlignedBytes, BLOCK_BYTES, DirectCalls, DirectFile, DirectTransfer};
 use std::fmt::Debug;
 use std::io;
 
@@ -55,4 +57,19 @@ pub(crate) fn write(device: &dyn FlashDevice, offset: u64, from: &[u8]) -> io::R
     device.run(&mut transfers);
     let [transfer] = transfers;
     transfer.result
+}
+
+/// Writes both copies, one after the other, so that one is whole at any time.
+pub(crate) fn write_superblock(
+    device: &dyn FlashDevice,
+    superblock: &FlashSuperblock,
+) -> Result<()> {
+    let mut bytes = AlignedBytes::zeroed(BLOCK_BYTES);
+    superblock.write(&mut bytes[..SUPERBLOCK_BYTES]);
+    for copy in 0..2 {
+        let at = copy * BLOCK_BYTES as u64;
+        let written = write(device, at, &bytes).and_then(|()| device.sync());
+        written.map_err(Error::io("writing the superblock"))?;
+    }
+    Ok(())
 }

@@ -5,10 +5,9 @@
 
 use crate::constants::{FETCH_BATCH, FETCHES_MAX};
 use crate::error::{Error, Result};
-use crate::flash::forget_in;
 use crate::index::IndexWord;
 use crate::layout::{RecordKind, read_record};
-use crate::log::{FlashShared, lock};
+use crate::log::{FlashShared, drop_item, lock};
 use rackpool_mem::direct::{AlignedBytes, DirectTransfer};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -193,15 +192,6 @@ fn run(
             }
             None => again.push(read.index),
         }
-    }
-}
-
-/// What cannot be read, or was not written, must not come back when it can again. That is noted
-/// before it is not found any more: from then on its owner may change it without a word here.
-pub(crate) fn drop_item(shared: &FlashShared, hash: u64, word: IndexWord) {
-    if shared.index.get(hash).is_some_and(|found| found.is_at(word)) {
-        forget_in(shared, hash);
-        shared.index.remove_at(hash, word);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::admission::{FlashAdmission, Ghosts};
 use crate::constants::{
-    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FORGOTTEN_BATCH, FREE_REGIONS, HEAD_BYTES,
-    RECORD_BYTES_MAX, STORE_PERCENT,
+    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FREE_REGIONS, HEAD_BYTES, RECORD_BYTES_MAX,
+    STORE_PERCENT,
 };
 use crate::device::FlashDevice;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::fetch::{FetchQueue, FlashFetched, ItemFetch, read};
 use crate::index::Index;
 use crate::journal::GoneJournal;
 use crate::layout::{FlashRecord, RECORD_ALIGN, RECORD_HEADER_BYTES, RecordKind, RegionExtent};
-use crate::log::{FlashShared, LogRegion, LogWriter, lock};
+use crate::log::{FlashShared, LogRegion, LogWriter, forget_in, lock};
 use crate::options::Options;
 use crate::recover::{self, FlashRecovered};
 use crate::stats::{FlashCounters, FlashStats};
@@ -50,18 +50,6 @@ pub struct Flash {
     ghosts: Ghosts,
     seed: u64,
     index_bytes: u64,
-}
-
-/// What is gone and has no word in the log: it is noted until it has. Whether it is time that the
-/// log has it.
-pub(crate) fn forget_in(shared: &FlashShared, hash: u64) -> bool {
-    let mut journal = lock(&shared.journal);
-    if !journal.add(hash) {
-        // The device does not keep up: rather is all gone than that one item comes back.
-        shared.index.clear();
-        journal.add_all();
-    }
-    journal.unlogged().is_multiple_of(FORGOTTEN_BATCH)
 }
 
 impl Flash {

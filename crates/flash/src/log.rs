@@ -14,14 +14,12 @@
 //!
 //! Lock order: tail, journal, shard of the index.
 
-use crate::constants::{FREE_REGIONS, FREE_REGIONS_TIGHT, HEAD_BYTES};
-use crate::device::{self, FlashDevice};
+use crate::constants::{FORGOTTEN_BATCH, FREE_REGIONS, FREE_REGIONS_TIGHT, HEAD_BYTES};
+use crate::device::{self, FlashDevice, write_superblock};
 use crate::error::Error;
-use crate::fetch::drop_item;
 use crate::index::{Index, IndexWord};
 use crate::journal::GoneJournal;
 use crate::layout::{BatchHeader, FlashSuperblock, RecordKind, RegionExtent, walk};
-use crate::recover::write_superblock;
 use crate::stats::FlashCounters;
 use crate::tail::{LogBatch, Tail};
 use rackpool_mem::direct::{AlignedBytes, BLOCK_BYTES};
@@ -405,4 +403,25 @@ pub(crate) fn check_region(region_bytes: u64, batch_bytes: usize) -> Result<(), 
         return Ok(());
     }
     Err(Error::BadOption { option: "region bytes", value: region_bytes, min: least, max })
+}
+
+/// What is gone and has no word in the log: it is noted until it has. Whether it is time that the
+/// log has it.
+pub(crate) fn forget_in(shared: &FlashShared, hash: u64) -> bool {
+    let mut journal = lock(&shared.journal);
+    if !journal.add(hash) {
+        // The device does not keep up: rather is all gone than that one item comes back.
+        shared.index.clear();
+        journal.add_all();
+    }
+    journal.unlogged().is_multiple_of(FORGOTTEN_BATCH)
+}
+
+/// What cannot be read, or was not written, must not come back when it can again. That is noted
+/// before it is not found any more: from then on its owner may change it without a word here.
+pub(crate) fn drop_item(shared: &FlashShared, hash: u64, word: IndexWord) {
+    if shared.index.get(hash).is_some_and(|found| found.is_at(word)) {
+        forget_in(shared, hash);
+        shared.index.remove_at(hash, word);
+    }
 }

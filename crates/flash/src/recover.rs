@@ -5,13 +5,11 @@
 //! to be gone would come back.
 
 use crate::constants::{FOREIGN_BYTES, HEAD_BYTES, JOURNAL_ENTRIES};
-use crate::device::{self, FlashDevice};
+use crate::device::{self, FlashDevice, write_superblock};
 use crate::error::{Error, Result};
 use crate::index::{Index, IndexWord};
 use crate::journal::{Gone, GoneJournal};
-use crate::layout::{
-    BatchHeader, FlashSuperblock, RecordKind, RegionExtent, SUPERBLOCK_BYTES, walk,
-};
+use crate::layout::{BatchHeader, FlashSuperblock, RecordKind, RegionExtent, walk};
 use crate::log::LogRegion;
 use rackpool_mem::direct::{AlignedBytes, BLOCK_BYTES};
 use rackpool_mem::{files, process};
@@ -88,21 +86,6 @@ fn superblock_in(head: &[u8]) -> Result<Option<FlashSuperblock>> {
         return Err(Error::Foreign { bytes: FOREIGN_BYTES });
     }
     Ok(newest)
-}
-
-/// Writes both copies, one after the other, so that one is whole at any time.
-pub(crate) fn write_superblock(
-    device: &dyn FlashDevice,
-    superblock: &FlashSuperblock,
-) -> Result<()> {
-    let mut bytes = AlignedBytes::zeroed(BLOCK_BYTES);
-    superblock.write(&mut bytes[..SUPERBLOCK_BYTES]);
-    for copy in 0..2 {
-        let at = copy * BLOCK_BYTES as u64;
-        let written = device::write(device, at, &bytes).and_then(|()| device.sync());
-        written.map_err(Error::io("writing the superblock"))?;
-    }
-    Ok(())
 }
 
 /// A name of this boot of the system.
