@@ -84,15 +84,7 @@ impl PackedHash {
     /// [`Damaged`]: they are none.
     pub fn open(kept: Vec<u8>, times: Times) -> Result<PackedHash, Damaged> {
         let packed = Packed::new(&kept)?;
-        let (mut end, mut expired) = (0, 0);
-        for entry in packed.walk() {
-            let entry = entry?;
-            end = entry.end;
-            expired += usize::from(entry.field.is_over(times));
-        }
-        if end != packed.entries.len() {
-            return Err(Damaged);
-        }
+        let expired = packed.check(times)?;
         if expired == 0 {
             return Ok(PackedHash::of(kept));
         }

@@ -159,13 +159,34 @@ impl<'a> Packed<'a> {
         let Some(last) = self.marks.iter().rposition(|mark| mark & TAG_MASK == tag) else {
             return Ok(None);
         };
-        for entry in self.walk().take(last + 1) {
-            let entry = entry?;
-            if entry.mark & TAG_MASK == tag && entry.field.name == name.text {
+        let mut walk = self.walk();
+        for mark in &self.marks[..=last] {
+            if mark & TAG_MASK != tag {
+                walk.skip_entry(*mark).ok_or(Damaged)?;
+                continue;
+            }
+            let entry = walk.entry(*mark).ok_or(Damaged)?;
+            if entry.field.name == name.text {
                 return Ok(Some(entry));
             }
+            (walk.index, walk.at) = (walk.index + 1, entry.end);
         }
         Ok(None)
+    }
+
+    /// Whether all entries are well-formed, and how many of them are over.
+    pub(super) fn check(&self, times: Times) -> Result<usize, Damaged> {
+        let (mut walk, mut over) = (self.walk(), 0);
+        for mark in self.marks {
+            if mark & HAS_EXPIRY == 0 {
+                walk.skip_entry(*mark).ok_or(Damaged)?;
+                continue;
+            }
+            let entry = walk.entry(*mark).ok_or(Damaged)?;
+            over += usize::from(entry.field.is_over(times));
+            (walk.index, walk.at) = (walk.index + 1, entry.end);
+        }
+        if walk.at == self.entries.len() { Ok(over) } else { Err(Damaged) }
     }
 
     pub(super) fn walk(&self) -> Walk<'a> {
@@ -196,6 +217,17 @@ impl<'a> Walk<'a> {
         let (value, bytes) = text::read(&entries[value_at..])?;
         let field = Field { name, value, expires };
         Some(PackedEntry { index, mark, at, tail_at, end: value_at + bytes, field })
+    }
+
+    /// Goes on behind an entry that is not read.
+    #[inline]
+    fn skip_entry(&mut self, mark: u8) -> Option<()> {
+        let rest = self.packed.entries.get(self.at..)?;
+        let name = text::skip(rest).filter(|_| !text::is_long(rest))?;
+        let value_at = name + if mark & HAS_EXPIRY == 0 { 0 } else { EXPIRY_BYTES };
+        let value = text::skip(rest.get(value_at..)?)?;
+        (self.index, self.at) = (self.index + 1, self.at + value_at + value);
+        Some(())
     }
 }
 

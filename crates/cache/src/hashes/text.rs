@@ -162,6 +162,29 @@ pub(super) fn read(kept: &[u8]) -> Option<(Text<'_>, usize)> {
     }
 }
 
+/// Whether an item of its own lies here.
+pub(super) fn is_long(kept: &[u8]) -> bool {
+    kept.first() == Some(&LONG)
+}
+
+/// How many bytes of these [`read`] takes; `None` where that finds nothing.
+#[inline]
+pub(super) fn skip(kept: &[u8]) -> Option<usize> {
+    let head = *kept.first()?;
+    let low_bits = usize::from(head & 0xf) << 8;
+    let bytes = match head {
+        0..SMALL_NUMBER => 1 + usize::from(head),
+        SMALL_NUMBER..MIDDLE_NUMBER => 1,
+        MIDDLE_NUMBER..NUMBER => 2,
+        NUMBER..LONG => 2 + usize::from(head - NUMBER),
+        LONG => LONG_BYTES,
+        MIDDLE_BYTES..MANY_BYTES => 2 + FEW_BYTES_END + (low_bits | usize::from(*kept.get(1)?)),
+        MANY_BYTES => 5 + little(kept.get(1..5)?) as usize,
+        _ => return None,
+    };
+    (bytes <= kept.len()).then_some(bytes)
+}
+
 fn literal(kept: &[u8], at: usize, count: usize) -> Option<(Text<'_>, usize)> {
     Some((Text::Bytes(kept.get(at..at + count)?), at + count))
 }
@@ -199,6 +222,17 @@ mod tests {
         // None of its beginnings is a text.
         (0..kept.len()).for_each(|end| assert_eq!(read(&kept[..end]), None));
         kept
+    }
+
+    #[test]
+    fn what_is_skipped_is_what_is_read_whatever_the_bytes_are() {
+        let mut kept = [1; 5000];
+        for head in 0..=u8::MAX {
+            kept[0] = head;
+            for len in [0, 1, 2, 4, 5, 9, 11, 70, 5000] {
+                assert_eq!(skip(&kept[..len]), read(&kept[..len]).map(|it| it.1), "{head} {len}");
+            }
+        }
     }
 
     #[test]
