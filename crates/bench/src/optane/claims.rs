@@ -61,7 +61,9 @@ impl Published {
     }
 
     pub fn get(&self, figure: &str, series: &str, x: f64) -> Option<&PublishedPoint> {
-        let is = |point: &&PublishedPoint| point.figure == figure && point.series == series && point.x == x;
+        let is = |point: &&PublishedPoint| {
+            point.figure == figure && point.series == series && point.x == x
+        };
         self.point.iter().find(is)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ShownPoint;
 use super::claims::Published;
-use super::load::{GuideAccess, AccessOrder, ThreadLoad};
+use super::load::{AccessOrder, GuideAccess, ThreadLoad};
 use super::machine::{Length, Ran, Setting, run};
 use super::memory::MemoryPlace;
 use crate::run::Size;
@@ -310,7 +310,8 @@ impl FigureRuns {
         let mut share =
             GuideFigure::new("3 outliers", "writes that take more than 10 us", "bytes", "percent");
         for bytes in HOT_SPOTS {
-            let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Circular, 64).fenced().within(bytes);
+            let load =
+                ThreadLoad::new(GuideAccess::Nt, AccessOrder::Circular, 64).fenced().within(bytes);
             let tail = |place| {
                 let mut took = self.counted(load, place, 0, self.scale.hot_writes).accesses;
                 took.sort_unstable();
@@ -475,7 +476,8 @@ impl FigureRuns {
         let mut numa = Numa::default();
         for threads in NUMA_THREADS {
             for percent in MIXES {
-                let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Sequential, 256).mixed(percent);
+                let load =
+                    ThreadLoad::new(GuideAccess::Nt, AccessOrder::Sequential, 256).mixed(percent);
                 let of =
                     |place, is_remote| self.timed(load, place, threads, is_remote).gbytes_per_s();
                 let both = |place| [of(place, false), of(place, true)];
@@ -497,7 +499,8 @@ impl FigureRuns {
         };
         numa.read_percent =
             100.0 * rate(GuideAccess::Read, 10, true) / rate(GuideAccess::Read, 16, false);
-        numa.write_percent = 100.0 * rate(GuideAccess::Nt, 4, true) / rate(GuideAccess::Nt, 4, false);
+        numa.write_percent =
+            100.0 * rate(GuideAccess::Nt, 4, true) / rate(GuideAccess::Nt, 4, false);
         (figure, numa)
     }
 }

@@ -248,8 +248,9 @@ impl GuideJudge<'_> {
             figure.at(kind.name(), bytes as f64)
         };
         let said = |figure: &GuideFigure| {
-            let of =
-                |kind: GuideAccess| format!("{} {}", kind.name(), points(figure.curve(kind.name())));
+            let of = |kind: GuideAccess| {
+                format!("{} {}", kind.name(), points(figure.curve(kind.name())))
+            };
             format!("{}; {}", of(GuideAccess::Nt), of(GuideAccess::Clwb))
         };
         let found = bandwidth_crossover(self.figures);
@@ -259,10 +260,9 @@ impl GuideJudge<'_> {
         self.push("figure_12_bandwidth_crossover", ours(found), holds, said(&rate));
         let found = latency_crossover(self.figures);
         self.push("figure_12_latency_crossover", ours(found), found == Some(512), said(&latency));
-        let gains = SHORT_SIZES
-            .into_iter()
-            .filter(|&bytes| bytes >= 128)
-            .map(|bytes| at(&rate, GuideAccess::Clwb, bytes) / at(&rate, GuideAccess::Store, bytes));
+        let gains = SHORT_SIZES.into_iter().filter(|&bytes| bytes >= 128).map(|bytes| {
+            at(&rate, GuideAccess::Clwb, bytes) / at(&rate, GuideAccess::Store, bytes)
+        });
         let least = gains.fold(f64::INFINITY, f64::min);
         let text = points(rate.curve(GuideAccess::Store.name()));
         self.push("figure_12_flush_helps", least, least > 1.0, format!("store {text}"));
@@ -288,9 +288,10 @@ impl GuideJudge<'_> {
 
     fn spread(&mut self) {
         let (rate, ratio) = (self.figure("15 bandwidth").clone(), self.figure("15 EWR").clone());
-        for (name, kind) in
-            [("figure_15_reads_fall", GuideAccess::Read), ("figure_15_writes_fall", GuideAccess::Nt)]
-        {
+        for (name, kind) in [
+            ("figure_15_reads_fall", GuideAccess::Read),
+            ("figure_15_writes_fall", GuideAccess::Nt),
+        ] {
             let [one, six] = [1.0, 6.0].map(|each| rate.at(kind.name(), each));
             let said = points(rate.curve(kind.name()));
             self.push(name, six / one, six < one, said);

@@ -214,7 +214,9 @@ impl Program {
                 self.at = if at + 2 * access_bytes > region_bytes { 0 } else { at + access_bytes };
                 base + at
             }
-            AccessOrder::Random => base + self.rng.below(region_bytes / access_bytes) * access_bytes,
+            AccessOrder::Random => {
+                base + self.rng.below(region_bytes / access_bytes) * access_bytes
+            }
             AccessOrder::OnDimms { each, of } => {
                 let dimm = (self.thread + self.rng.below(each)) % of;
                 let piece = self.rng.below(region_bytes / INTERLEAVE_BYTES / of);
@@ -261,7 +263,8 @@ mod tests {
 
     #[test]
     fn an_access_is_its_lines_and_a_fence() {
-        let load = ThreadLoad::new(GuideAccess::Nt, AccessOrder::Circular, 128).fenced().within(256);
+        let load =
+            ThreadLoad::new(GuideAccess::Nt, AccessOrder::Circular, 128).fenced().within(256);
         let ops = accesses(load, 3);
         assert_eq!(
             ops[0],
@@ -272,12 +275,14 @@ mod tests {
             [ThreadOp::Begin, ThreadOp::Nt(128), ThreadOp::Nt(192), ThreadOp::Fence, ThreadOp::End]
         );
         assert_eq!(ops[2], ops[0]);
-        let late = ThreadLoad::new(GuideAccess::StoreThenClwb, AccessOrder::Circular, 64).within(64);
+        let late =
+            ThreadLoad::new(GuideAccess::StoreThenClwb, AccessOrder::Circular, 64).within(64);
         assert_eq!(
             accesses(late, 1)[0],
             [ThreadOp::Begin, ThreadOp::Store(0), ThreadOp::Flush(0), ThreadOp::End]
         );
-        let reads = ThreadLoad::new(GuideAccess::Read, AccessOrder::Circular, 64).fenced().within(64);
+        let reads =
+            ThreadLoad::new(GuideAccess::Read, AccessOrder::Circular, 64).fenced().within(64);
         assert_eq!(accesses(reads, 1)[0], [ThreadOp::Begin, ThreadOp::Read(0), ThreadOp::End]);
     }
 
@@ -294,7 +299,8 @@ mod tests {
 
     #[test]
     fn threads_keep_to_their_dimms() {
-        let load = ThreadLoad::new(GuideAccess::Read, AccessOrder::OnDimms { each: 1, of: 6 }, 4096);
+        let load =
+            ThreadLoad::new(GuideAccess::Read, AccessOrder::OnDimms { each: 1, of: 6 }, 4096);
         for thread in 0..6 {
             let mut program = Program::new(load, thread, 7);
             for _ in 0..1000 {

@@ -7,7 +7,7 @@
 
 use super::figures::{Figures, KIB, THREADS, run_instructions};
 use super::judge::{bandwidth_crossover, latency_crossover};
-use super::load::{GuideAccess, AccessOrder, ThreadLoad};
+use super::load::{AccessOrder, GuideAccess, ThreadLoad};
 use super::machine::{self, Length, Ran, Setting};
 use super::memory::MemoryPlace;
 use crate::run::Size;

@@ -294,8 +294,10 @@ impl Dimm {
             }
             self.queues[queue].has_drawn = true;
         }
-        let clean = self.slots.iter().position(|one| one.state == SlotState::Open && one.dirty == 0);
-        let is_left = |one: &BufferSlot| matches!(one.state, SlotState::Queued | SlotState::Writing);
+        let clean =
+            self.slots.iter().position(|one| one.state == SlotState::Open && one.dirty == 0);
+        let is_left =
+            |one: &BufferSlot| matches!(one.state, SlotState::Queued | SlotState::Writing);
         if clean.is_none() && !self.slots.iter().any(is_left) {
             // The other queue took what was drawn for.
             self.queues[queue].has_drawn = false;
