@@ -10,8 +10,7 @@
 //! ```
 //!
 //! - A thread has at most 256 B of writes in the controllers' queues. Its next line waits for the
-//!   first of these to leave, though others have left before: head of line. Nothing orders the
-//!   lines of different threads: which of them leaves next is drawn.
+//!   first of these to leave, though others have left before: head of line.
 //! - A fence waits until all lines have entered those queues, which is when they are durable.
 //! - A store needs its line in the cache, which costs the memory a read. Where stores are foreseen
 //!   that read is ahead of them, by as many lines as a core reads at once, and a fence does not
@@ -31,7 +30,6 @@ use super::queues::{GuideChannel, LineKind, LineRequest, LineRequests, NEVER, So
 use rackpool_rack::model::memory::{Done, Medium};
 use rackpool_rack::pmem::DimmCounts;
 use rackpool_rack::pmem::config::UNCORE;
-use rackpool_sim::rng::{Purpose, Rng};
 use rackpool_sim::time::Ps;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -146,7 +144,6 @@ struct GuideMachine {
     /// Threads with an access under way, and those that wait for their turn.
     at_once: usize,
     waiting: VecDeque<usize>,
-    rng: Rng,
 }
 
 /// Has all threads do the same.
@@ -202,7 +199,6 @@ impl GuideMachine {
             is_over: false,
             at_once: 0,
             waiting: VecDeque::new(),
-            rng: Rng::new(setting.seed, Purpose::Memory, 1),
         }
     }
 
@@ -291,12 +287,7 @@ impl GuideMachine {
     /// A request comes to its channel's controller.
     fn enter(&mut self, now: Ps, request: LineRequest) {
         let (channel, _) = self.setting.place.channel(request.addr);
-        let one = &mut self.channels[channel];
-        if request.what.is_write() {
-            one.writes.push(request);
-        } else {
-            one.reads.push_back(request);
-        }
+        self.channels[channel].waiting.push_back(request);
         self.feed(now, channel);
         if request.what.is_write() {
             let whole = if request.what == LineKind::Nt { NT_DURABLE } else { CLWB_DURABLE };
@@ -311,24 +302,14 @@ impl GuideMachine {
     /// Gives a channel what it has room for, and has it called when it wants to be.
     fn feed(&mut self, now: Ps, channel: usize) {
         let one = &mut self.channels[channel];
-        let place = self.setting.place;
-        while let Some(request) = one.reads.front().copied() {
+        while let Some(request) = one.waiting.front().copied() {
+            let (_, addr) = self.setting.place.channel(request.addr);
             let id = self.requests.add(request);
-            if !one.device.submit(now, id, place.channel(request.addr).1, false) {
+            if !one.device.submit(now, id, addr, request.what.is_write()) {
                 self.requests.take(id);
                 break;
             }
-            one.reads.pop_front();
-        }
-        if !one.is_writing && !one.writes.is_empty() {
-            let drawn = self.rng.below(one.writes.len() as u64) as usize;
-            let is_of_thread = |other: &LineRequest| other.thread == one.writes[drawn].thread;
-            let first = one.writes.iter().position(is_of_thread).unwrap_or(drawn);
-            let request = one.writes.remove(first);
-            let id = self.requests.add(request);
-            let is_taken = one.device.submit(now, id, place.channel(request.addr).1, true);
-            assert!(is_taken, "nothing else is written there");
-            one.is_writing = true;
+            one.waiting.pop_front();
         }
         let next = one.device.next_event().map_or(NEVER, |at| at.max(now));
         if next < one.wake {
@@ -345,8 +326,6 @@ impl GuideMachine {
         one.wake = NEVER;
         let mut done = std::mem::take(&mut self.done);
         one.device.advance(now, &mut done);
-        let is_written = |done: &Done| self.requests.is_write(done.id);
-        one.is_writing &= !done.iter().any(is_written);
         self.feed(now, channel);
         for one in done.drain(..) {
             let request = self.requests.take(one.id);

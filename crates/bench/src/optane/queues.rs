@@ -64,10 +64,6 @@ impl LineRequests {
         }
     }
 
-    pub(super) fn is_write(&self, id: u64) -> bool {
-        self.all[id as usize].is_some_and(|request| request.what.is_write())
-    }
-
     pub(super) fn take(&mut self, id: u64) -> LineRequest {
         self.free.push(id);
         self.all[id as usize].take().expect("a request is over once")
@@ -78,17 +74,13 @@ impl LineRequests {
 pub(super) struct GuideChannel {
     pub(super) device: GuideDevice,
     /// Those that it had no room for.
-    pub(super) reads: VecDeque<LineRequest>,
-    /// The controller's queue; which thread's line leaves it next is drawn.
-    pub(super) writes: Vec<LineRequest>,
-    pub(super) is_writing: bool,
+    pub(super) waiting: VecDeque<LineRequest>,
     pub(super) wake: Ps,
 }
 
 impl GuideChannel {
     pub(super) fn new(device: GuideDevice) -> GuideChannel {
-        let (reads, writes) = (VecDeque::new(), Vec::new());
-        GuideChannel { device, reads, writes, is_writing: false, wake: NEVER }
+        GuideChannel { device, waiting: VecDeque::new(), wake: NEVER }
     }
 }
 

@@ -510,22 +510,30 @@ mod tests {
         assert!(done[4].at >= full + OPTANE100.write_gap, "{done:?}");
     }
 
+    /// All slots but one are taken by whole units, that one by a partly written one; when a write
+    /// to one more is over.
+    fn write_to_a_full_buffer(config: DimmConfig, seed: u64) -> Ps {
+        let mut dimm = Dimm::new(config, seed);
+        let last = (config.units as u64 - 1) * config.unit_bytes / LINE_BYTES;
+        for line in (0..=last).chain([1 << 20]) {
+            assert!(dimm.submit(Ps::ZERO, line, line * LINE_BYTES, true));
+        }
+        let done = finish(&mut dimm).pop().expect("writes are over");
+        assert_eq!(done.id, 1 << 20);
+        done.at
+    }
+
     #[test]
     fn room_is_the_first_clean_unit_whichever_was_drawn() {
-        let lines = OPTANE100.unit_bytes / LINE_BYTES;
+        let config = DimmConfig { write_backs_max: OPTANE100.units, ..OPTANE100 };
+        let most = config.bus_gap.times(256) + config.write_gap.times(2);
         for seed in 0..64 {
-            let mut dimm = Dimm::new(OPTANE100, seed);
-            let units = OPTANE100.units as u64;
-            // All slots are taken by whole units but one, which is partly written.
-            let whole = (0..(units - 1) * lines).chain([(units - 1) * lines]);
-            let count = whole.clone().count() as u64;
-            for line in whole.chain([1 << 20]) {
-                assert!(dimm.submit(Ps::ZERO, line, line * LINE_BYTES, true));
-            }
-            let last = finish(&mut dimm).pop().expect("writes are over");
-            let most = OPTANE100.bus_gap.times(count + 1) + OPTANE100.write_gap.times(2);
-            assert!(last.id == 1 << 20 && last.at <= most, "seed {seed}: {last:?}");
+            let at = write_to_a_full_buffer(config, seed);
+            assert!(at <= most, "seed {seed}: {at:?}");
         }
+        let waiting = OPTANE100.units - 2 - OPTANE100.write_backs_max;
+        let least = OPTANE100.write_gap.times(waiting as u64);
+        assert!(write_to_a_full_buffer(OPTANE100, 0) >= least, "no more wait for the medium");
     }
 
     #[test]
