@@ -3,7 +3,7 @@
 //! and a new daemon attaches. What was acknowledged is there, what was freed is not, and each
 //! safeguard that is left out is found.
 //!
-//! `RACKPOOL_IMAGES=all` looks at every moment, and leaves out every safeguard.
+//! `RACKPOOL_IMAGES=all` looks at every moment, and leaves out every safeguard in turn.
 
 use crate::daemon_world::{PAGE, Rig};
 use rackpool_core::durability::{
@@ -14,7 +14,9 @@ use rackpool_core::layout::{
     SESSIONS_OFFSET, SUPERBLOCK_OFFSET, frame_word,
 };
 use rackpool_core::persist::PersistenceDomain;
-use rackpool_core::persist::images::{Explored, ImageOptions, Violation, explore, safeguards};
+use rackpool_core::persist::images::{
+    Explored, ImageOptions, Random, Violation, explore, safeguards,
+};
 use rackpool_core::persist::recorder::{Event, StoreRecorder, Trace};
 use rackpool_core::seam::{Mem, Mutation, Section};
 use rackpool_core::wire::{Reply, Request};
@@ -213,7 +215,8 @@ fn check_free_frames(rig: &Rig) -> Result<(), String> {
     Ok(())
 }
 
-fn is_thorough() -> bool {
+/// Whether everything is tried, not a part of it.
+pub fn is_thorough() -> bool {
     std::env::var("RACKPOOL_IMAGES").is_ok_and(|value| value == "all")
 }
 
@@ -293,19 +296,22 @@ fn shown(trace: &Trace, call: &[usize]) -> String {
 }
 
 #[test]
-fn each_safeguard_of_a_region_that_is_left_out_is_found() {
+fn safeguards_of_a_region_that_are_left_out_are_found() {
     let (trace, steps) = script(None);
-    let all = calls(&trace);
+    let mut all = calls(&trace);
+    let mut random = Random(SEED);
     let (mut found, mut missed) = (Vec::new(), Vec::new());
-    for call in &all {
-        let near = ImageOptions { from: call[0], ..options(4) };
-        match try_images(&left_out(&trace, call, 160), &steps, near) {
-            Err(_) => found.push(shown(&trace, call)),
-            Ok(_) => missed.push(shown(&trace, call)),
+    // One may be left out without harm if the next one comes before anything hangs on it.
+    while !all.is_empty() && (is_thorough() || found.len() < 16) {
+        let call = all.swap_remove(random.below(all.len() as u64) as usize);
+        let near = ImageOptions { from: call[0], ..options(if is_thorough() { 2 } else { 6 }) };
+        match try_images(&left_out(&trace, &call, 160), &steps, near) {
+            Err(_) => found.push(shown(&trace, &call)),
+            Ok(_) => missed.push(shown(&trace, &call)),
         }
     }
-    println!("seed {SEED:#x}: of {} found {found:#?} missed {missed:#?}", all.len());
-    assert!(found.len() >= 12);
+    println!("seed {SEED:#x}: found {found:#?}, harmless {missed:#?}");
+    assert!(found.len() >= 16, "{} found", found.len());
 }
 
 #[test]
