@@ -205,7 +205,7 @@ fn the_power_may_go_again_while_a_daemon_recovers() {
 fn what_a_killed_daemon_left_in_the_caches_is_made_durable_by_the_next() {
     let mut killed = 0;
     for at in (0..).step_by(3 * stride(3)) {
-        if !run_killed(at, at % 3, None) {
+        if !run_killed(at, killed % 3, None) {
             break;
         }
         killed += 1;
