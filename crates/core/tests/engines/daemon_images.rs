@@ -296,6 +296,7 @@ fn shown(trace: &Trace, call: &[usize]) -> String {
 }
 
 #[test]
+#[ignore = "takes minutes"]
 fn safeguards_of_a_region_that_are_left_out_are_found() {
     let (trace, steps) = script(None);
     let mut all = calls(&trace);
