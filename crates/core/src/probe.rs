@@ -217,8 +217,6 @@ names! {
         FinishUndurableRedo = "finish-undurable-redo",
         /// An object that was used before is handed out before its zeroes are durable.
         ZeroUndurably = "zero-undurably",
-        /// What a killed daemon stored and did not make durable is taken for durable.
-        TrustKilledDaemon = "trust-killed-daemon",
         /// Sessions and locks of before a loss of power are taken for those of living processes.
         KeepDeadSessions = "keep-dead-sessions",
         /// Other hosts are not shown that a table word has changed.

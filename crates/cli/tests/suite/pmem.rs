@@ -155,9 +155,11 @@ fn a_daemon_that_is_killed_in_the_middle_of_writes_keeps_what_was_acknowledged()
     let addr = host.says("0", "alloc 64 local");
     for (round, rack) in ["0", "1", "0"].into_iter().enumerate() {
         let text = format!("add {addr} 1; persist {addr} 8\n").repeat(3000);
-        let words = ["shell", "--rack", rack, "--master", &host.master.addr, "-c", &text];
+        let commands = host.dir.file("commands");
+        std::fs::write(&commands, text).expect("a directory of ours");
         let writer = rackpool()
-            .args(words)
+            .args(["shell", "--rack", rack, "--master", &host.master.addr])
+            .stdin(File::open(&commands).expect("written above"))
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
             .spawn()

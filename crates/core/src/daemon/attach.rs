@@ -450,10 +450,10 @@ fn recover_metadata<W: World>(world: &W, layout: &RegionLayout) -> Result<(Check
     Ok((checked, redo))
 }
 
-/// What the last daemon stored, and was killed before it was durable, counts from now on: it is made
-/// durable before anything hangs on it.
+/// What a killed daemon stored and had not made durable yet counts from now on: it is made durable
+/// before anything hangs on it.
 fn adopt_stores<M: Persist>(mem: &M) -> Result<()> {
-    if !mem.is_persistent() || mem.mutated(Mutation::TrustKilledDaemon) {
+    if !mem.is_persistent() {
         return Ok(());
     }
     mem.persist(0, mem.bytes()).map_err(|error| Error::Io {

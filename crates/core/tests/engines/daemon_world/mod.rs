@@ -6,6 +6,7 @@
 mod answers;
 mod master;
 mod mem;
+mod power;
 pub mod travel;
 mod users;
 mod words;
@@ -21,8 +22,7 @@ use rackpool_core::daemon::{
 use rackpool_core::layout::{
     AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
 };
-use rackpool_core::persist::recorder::StoreRecorder;
-use rackpool_core::seam::{Mem, Section};
+use rackpool_core::seam::Mem;
 use rackpool_core::tier::Tiers;
 use rackpool_core::wire::{MasterCall, PageHome, Reply, ReplyFrame, Request, RequestFrame};
 use rackpool_core::{
@@ -104,39 +104,6 @@ impl TestWorld {
             lost_power: false,
             power_seed: 0,
         }
-    }
-
-    /// Pages and metadata persist; the table is in the same memory, and no word of it is asked to.
-    fn that_persists(self, durability: Durability) -> TestWorld {
-        self.private.outlive_power(durability);
-        self.pages.outlive_power(durability);
-        self.table.outlive_power(Durability::None);
-        self
-    }
-
-    /// All processes end, and of what was stored some is left.
-    pub fn lose_power(&mut self) {
-        let mut state = self.power_seed;
-        let mut pick = |versions: usize| match self.power_seed {
-            0 => 0,
-            1 => versions - 1,
-            _ => {
-                // splitmix64
-                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                (mixed ^ mixed >> 27) as usize % versions
-            }
-        };
-        for memory in [&self.private, &self.pages, &self.table] {
-            memory.lose_power(&mut pick);
-        }
-        self.calls.clear();
-        self.replies.clear();
-        self.write_backs.clear();
-        self.cells.fill(0);
-        self.consumed.clear();
-        self.changing.clear();
-        self.lost_power = true;
     }
 
     pub fn formatted(frame_count: u32) -> TestWorld {
@@ -337,33 +304,6 @@ impl Rig {
         Rig::on(TestWorld { tiers, ..TestWorld::new(frame_count) })
     }
 
-    /// A rack with memory that persists, in which a burnt fuse is a loss of power.
-    pub fn that_persists(frame_count: u32, durability: Durability) -> Rig {
-        let mut rig = Rig::on(TestWorld::new(frame_count).that_persists(durability));
-        rig.loses_power = true;
-        rig
-    }
-
-    /// A rack that tells a recorder of all that happens to its private section and its pages,
-    /// which lie in this order in the recorder's memory.
-    pub fn recorded(frame_count: u32, recorder: &StoreRecorder) -> Rig {
-        let world = TestWorld::new(frame_count);
-        let (private, pages) = (world.private.bytes(), world.pages.bytes());
-        world.private.record(recorder.slice(0, private));
-        world.pages.record(recorder.slice(private, pages));
-        Rig::on(world)
-    }
-
-    /// A rack whose daemon is not started on what a loss of power has left.
-    pub fn of_image(frame_count: u32, image: &[u8]) -> Rig {
-        let mut world = TestWorld::new(frame_count);
-        let (private, pages) = image.split_at(world.private.bytes() as usize);
-        world.private.fill(private);
-        world.pages.fill(pages);
-        world.lost_power = true;
-        Rig::unstarted(world)
-    }
-
     fn on(world: TestWorld) -> Rig {
         let mut rig = Rig::unstarted(world.format());
         rig.start();
@@ -423,13 +363,6 @@ impl Rig {
         self.start();
         self.world.fuse.disarm();
         self.resend();
-    }
-
-    /// Attaches without a master.
-    pub fn attach(&mut self) -> Result<()> {
-        let pages = self.world.layout.pages;
-        self.daemon = Some(Daemon::attach(&mut self.world, RACK, Some(pages))?);
-        Ok(())
     }
 
     /// Attaches and does what a runtime does after it.
@@ -769,18 +702,6 @@ impl Rig {
         self.verify_content();
         let live = self.live.len() as u64;
         assert_eq!(self.daemon.as_ref().unwrap().stats(&self.world).allocations, live);
-    }
-
-    /// The power goes, and a daemon is started on what is left. Requests that were under way were
-    /// served or not; what belonged to a session is freed.
-    pub fn lose_power(&mut self) {
-        self.daemon = None;
-        self.world.lose_power();
-        self.clients.clear();
-        self.dead.clear();
-        self.live.retain(|_, live| live.owner.is_none());
-        self.start();
-        self.world.lost_power = false;
     }
 
     /// As [`Rig::verify`], whatever else is allocated.
