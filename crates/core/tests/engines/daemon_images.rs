@@ -3,7 +3,7 @@
 //! and a new daemon attaches. What was acknowledged is there, what was freed is not, and each
 //! safeguard that is left out is found.
 //!
-//! `RACKPOOL_IMAGES=all` looks at every moment, and leaves out every safeguard in turn.
+//! Built with `RACKPOOL_IMAGES=all` it looks at every moment, and leaves out every safeguard in turn.
 
 use crate::daemon_world::{PAGE, Rig};
 use rackpool_core::durability::{
@@ -217,7 +217,7 @@ fn check_free_frames(rig: &Rig) -> Result<(), String> {
 
 /// Whether everything is tried, not a part of it.
 pub fn is_thorough() -> bool {
-    std::env::var("RACKPOOL_IMAGES").is_ok_and(|value| value == "all")
+    option_env!("RACKPOOL_IMAGES") == Some("all")
 }
 
 /// Few images of each moment: the redo record has more versions of lines than could all be tried.
