@@ -56,6 +56,12 @@ struct RegionCandidate {
 
 /// The superblock of a device, if it has one.
 pub(crate) fn read_superblock(device: &dyn FlashDevice) -> Result<Option<FlashSuperblock>> {
+    let mut bytes = AlignedBytes::zeroed(2 * BLOCK_BYTES);
+    device::read(device, 0, &mut bytes).map_err(Error::io("reading the superblock"))?;
+    if let Some(superblock) = superblock_in(&bytes)? {
+        // What lies behind it need not be readable.
+        return Ok(Some(superblock));
+    }
     let mut bytes = AlignedBytes::zeroed(FOREIGN_BYTES as usize);
     device::read(device, 0, &mut bytes).map_err(Error::io("reading the superblock"))?;
     superblock_in(&bytes)
