@@ -3,7 +3,7 @@
 //! and a new daemon attaches. What was acknowledged is there, what was freed is not, and each
 //! safeguard that is left out is found.
 //!
-//! Built with `RACKPOOL_IMAGES=all` it looks at every moment, and leaves out each safeguard in turn.
+//! Built with `RACKPOOL_IMAGES=all` it looks at all moments, and leaves out each safeguard in turn.
 
 use crate::daemon_world::{PAGE, Rig};
 use rackpool_core::durability::{
