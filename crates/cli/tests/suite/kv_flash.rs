@@ -144,8 +144,12 @@ fn kills_in_the_midst_of_changes_bring_nothing_back() {
             *may_be = [found; 2];
         }
         let pid = rustix::process::Pid::from_child(&server.child);
-        let after = Duration::from_millis(100 + random.below(400));
+        // Enough for batches to be written, however slow the machine is, and a moment more.
+        let enough = 6000 + random.below(6000);
+        let (tell, told) = std::sync::mpsc::channel();
+        let after = Duration::from_micros(random.below(2000));
         let killer = std::thread::spawn(move || {
+            told.recv().unwrap();
             std::thread::sleep(after);
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         });
@@ -164,6 +168,9 @@ fn kills_in_the_midst_of_changes_bring_nothing_back() {
             }
             may_be[key] = [next; 2];
             changes += 1;
+            if changes == enough {
+                tell.send(()).unwrap();
+            }
         }
         println!("round {round}: {changes} changes in {after:?}");
         killer.join().unwrap();
