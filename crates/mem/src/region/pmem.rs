@@ -83,7 +83,9 @@ pub(super) fn create(
     path: &Path,
     asked: Option<PersistenceDomain>,
 ) -> Result<RegionFiles> {
-    let found = match find(path)? {
+    let at_path = find(path)?;
+    let is_made_here = at_path.is_none();
+    let found = match at_path {
         Some(found) => found,
         None => {
             make_file(spec, path)?;
@@ -103,7 +105,12 @@ pub(super) fn create(
         None => new_header(found.length_bytes, found.device.align_bytes, path)?,
     };
     found.check(&header, path)?;
-    let pmem = Pmem::new(&found, header, asked, path)?;
+    let pmem = Pmem::new(&found, header, asked, path).inspect_err(|_| {
+        if is_made_here {
+            // The error above is the one to tell.
+            let _ = paths::remove_file(path);
+        }
+    })?;
     let mut region = files::create_on_device(spec, found.device, path)?;
     region.pmem = Some(pmem);
     // Its zeroes, wherever they are.

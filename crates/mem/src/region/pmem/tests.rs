@@ -149,6 +149,18 @@ fn another_boot_is_a_loss_of_power_until_a_daemon_has_attached() {
 }
 
 #[test]
+fn a_refused_domain_leaves_no_file_that_was_not_there() {
+    let file = TestFile::new("refused");
+    let wrong = file.spec(&format!("{SIZE}&domain=adr"));
+    let refused = || RegionFiles::create(&wrong).unwrap_err().to_string();
+    assert!(refused().contains("MAP_SYNC"));
+    assert!(!file.0.exists());
+    drop(RegionFiles::create(&file.spec(SIZE)).unwrap());
+    assert!(refused().contains("MAP_SYNC"));
+    assert!(file.0.exists());
+}
+
+#[test]
 fn without_a_domain_nothing_is_promised_after_a_loss_of_power() {
     let file = TestFile::new("none");
     let none = "?domain=none";
