@@ -215,8 +215,8 @@ fn read_maxmemory(shared: &Shared, value: &str) -> Result<Change, String> {
         return Err(format!("the cache has the {most} bytes with which the server was started"));
     }
     let bytes = if bytes == 0 { most } else { bytes };
-    // Items go in idle turns, of which each thread has some a second. Less than the cache needs
-    // is as much as it needs.
+    // Items go in idle turns, of which each thread has some a second. Of less than the cache needs
+    // it uses as much as it needs, and takes nothing in.
     Ok(Box::new(move |shared: &Shared| {
         let limit = shared.cache.limit_memory_near(bytes).map_err(|error| error.to_string())?;
         shared.tunables.set_memory_asked((limit != bytes).then_some(bytes));

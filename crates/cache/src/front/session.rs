@@ -635,7 +635,8 @@ impl Session {
 
     fn resp(&mut self, core: &mut Core, args: &mut Args, input: &[u8], at: usize) -> ParseStep {
         let rest = &input[at..];
-        let limits = Limits::new(self.client.known).with_streams(self.is_plain);
+        let streams = self.is_plain && !core.shared.is_over_maxmemory();
+        let limits = Limits::new(self.client.known).with_streams(streams);
         match resp::parse(rest, limits, args, &mut self.scan) {
             resp::ParsedResp::Need(need) if need > core.shared.settings.input_bytes_max() => {
                 self.refuse_command(core, input, at, need)
@@ -705,6 +706,7 @@ impl Session {
             && self.is_plain
             && let (Some(key), Some(value)) = (args.span(1), args.span(2))
             && args.get(rest, 0).eq_ignore_ascii_case(b"set")
+            && !core.shared.is_over_maxmemory()
         {
             let place = |(start, len): (u32, u32)| (start + at as u32, len);
             let (key, value, answer) = (place(key), place(value), SetReply::Resp);

@@ -356,6 +356,12 @@ impl Shared {
         self.tunables.memory_asked().unwrap_or_else(|| self.cache.memory_limit())
     }
 
+    /// Whether the cache was limited to less than it needs empty: what may need memory is refused,
+    /// as by Redis.
+    pub fn is_over_maxmemory(&self) -> bool {
+        self.tunables.memory_asked().is_some()
+    }
+
     /// The wall clock at a time of the items' clock.
     pub fn wall(&self, now: Millis) -> Millis {
         now.saturating_add_signed(self.cache.wall_ahead())

@@ -250,6 +250,12 @@ impl ClientInfo {
         self.transaction.as_ref().is_some_and(|transaction| transaction.is_open)
     }
 
+    /// Whether a command that waits may need memory.
+    pub fn may_need_memory(&self) -> bool {
+        let transaction = self.transaction.as_ref();
+        transaction.is_some_and(|it| it.queue.commands().any(|(id, _)| id.may_need_memory()))
+    }
+
     /// A command that was to wait was refused.
     pub fn refuse_transaction(&mut self) {
         if let Some(transaction) = self.transaction.as_mut().filter(|it| it.is_open) {

@@ -123,6 +123,73 @@ fn what_cannot_be_changed_may_be_said_and_all_is_read_before_anything_changes() 
     assert_eq!(shown, ["maxmemory-policy", "tinylfu", "timeout", "0"]);
 }
 
+/// Less than an empty cache needs is less than it uses, whatever is evicted.
+#[test]
+fn below_what_the_cache_needs_what_may_need_memory_is_refused_as_by_redis() {
+    let Some(redis) = peers::redis() else { return };
+    let server = ours(Settings::default());
+    let (mut theirs, mut client) = (connect(redis.addr), resp_of(&server));
+    let functions = "#!lua name=lib\n\
+        redis.register_function('f', function() return redis.call('set', 'x', 2) end)\n\
+        redis.register_function{function_name = 'g', flags = {'allow-oom'},\
+          callback = function() return redis.call('set', 'x', 3) end}\n\
+        redis.register_function{function_name = 'h', flags = {'no-writes'},\
+          callback = function() return redis.call('get', 'x') end}";
+    let long = "v".repeat(100_000);
+    let writes = "redis.call('del', 'gone') return redis.call('set', 'x', 5)";
+    let eval = |text: &'static str| vec!["EVAL", text, "1", "x"];
+    let all = [
+        vec!["SET", "x", "123"],
+        vec!["FUNCTION", "LOAD", functions],
+        vec!["MULTI"],
+        vec!["SET", "x", "124"],
+        vec!["CONFIG", "SET", "maxmemory", "1"],
+        vec!["EXEC"],
+        vec!["CONFIG", "SET", "maxmemory", "1"],
+        vec!["MULTI"],
+        vec!["GET", "x"],
+        vec!["INCR", "x"],
+        vec!["GET", "x"],
+        vec!["EXEC"],
+        vec!["MULTI"],
+        vec!["GET", "x"],
+        vec!["EXEC"],
+        vec!["SET", "x", "1"],
+        vec!["SET", "x", &long],
+        vec!["SET", "x", "1", "EX", "10"],
+        vec!["SET", "x"],
+        vec!["HSET", "h", "f", "1"],
+        vec!["EXPIRE", "x", "100"],
+        vec!["GET", "x"],
+        eval("return redis.call('set', 'x', 1)"),
+        eval("return redis.pcall('set', 'x', 1)"),
+        eval("return redis.call('get', 'x')"),
+        eval(writes),
+        eval("#!lua\nreturn 1"),
+        eval("#!lua flags=\nreturn 1"),
+        eval("#!lua flags=no-writes\nreturn redis.call('get', 'x')"),
+        eval("#!lua flags=allow-oom\nreturn redis.call('set', 'x', 4)"),
+        vec!["EVAL_RO", "#!lua flags=no-writes\nreturn 1", "0"],
+        vec!["EVAL_RO", "return redis.call('get', 'x')", "1", "x"],
+        vec!["FCALL", "f", "0"],
+        vec!["FCALL", "g", "0"],
+        vec!["FCALL", "h", "0"],
+        vec!["FCALL_RO", "h", "0"],
+        vec!["CONFIG", "SET", "maxmemory", "0"],
+        vec!["SET", "x", &long],
+        vec!["FCALL", "f", "0"],
+        vec!["GET", "x"],
+    ];
+    for command in all {
+        let bytes: Vec<_> = command.iter().map(|word| word.as_bytes()).collect();
+        let command = &command[..2.min(command.len())];
+        let said = |stream: &mut TcpStream| ask(stream, &words(&bytes), b"\r\n");
+        let (ours, theirs) = (said(&mut client), said(&mut theirs));
+        let text = |answer: &[u8]| String::from_utf8_lossy(answer).into_owned();
+        assert_eq!(text(&ours), text(&theirs), "{command:?}");
+    }
+}
+
 /// Tools write back what they have read; what is none of Redis's to change says so, as there.
 #[test]
 fn options_may_be_set_to_what_they_are() {

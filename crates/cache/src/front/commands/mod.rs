@@ -19,7 +19,7 @@ mod table;
 
 use super::counters::Count;
 use super::redis::{CommandResult, RespCall, Unfinished, wrong_arity};
-use super::resp::Args;
+use super::resp::{Args, OUT_OF_MEMORY};
 use super::transactions;
 pub use table::COMMANDS;
 
@@ -366,7 +366,17 @@ fn admit(call: &RespCall<'_>) -> Result<CommandId, String> {
     if !call.client.known && !command.has(NO_AUTH) {
         return rejected("NOAUTH Authentication required.".into());
     }
+    if call.core.shared.is_over_maxmemory() && needs_memory(call, id) {
+        return rejected(OUT_OF_MEMORY.into());
+    }
     Ok(id)
+}
+
+/// As Redis sees it: a command that waits takes some as well.
+fn needs_memory(call: &RespCall<'_>, id: CommandId) -> bool {
+    let waits = call.client.has_begun() && !id.command().has(AT_ONCE);
+    let executes = id.command().name == "exec" && call.client.may_need_memory();
+    id.may_need_memory() || waits || executes
 }
 
 /// The command, or subcommand, that the words from `first` on call.

@@ -13,7 +13,7 @@ use crate::front::core::{Core, Output};
 use crate::front::counters::TimeBucket;
 use crate::front::monitor::ToldCommand;
 use crate::front::redis::{CommandResult, RespCall};
-use crate::front::resp::{self, Args, Limits, ParsedResp, Scan, failed, push_error};
+use crate::front::resp::{self, Args, Limits, OUT_OF_MEMORY, ParsedResp, Scan, failed, push_error};
 use rackpool_core::seam::Mem;
 use rackpool_mem::process::monotonic_ns;
 use rackpool_mem::window::Piece;
@@ -27,6 +27,8 @@ pub struct ScriptCall {
     pub task: Task,
     pub database: u8,
     pub reads_only: bool,
+    /// Its flags allow it what may need memory where there is none.
+    pub allows_oom: bool,
     pub is_function: bool,
     /// It ends soon, by its text.
     pub is_short: bool,
@@ -176,8 +178,9 @@ impl ScriptState {
     }
 
     fn run_alone(&mut self, core: &mut Core, task: Task) -> Vec<u8> {
-        let (reads_only, is_function, is_short, database) = (true, false, false, 0);
-        let job = ScriptCall { task, database, reads_only, is_function, is_short };
+        let (is_function, is_short, database) = (false, false, 0);
+        let (reads_only, allows_oom) = (true, false);
+        let job = ScriptCall { task, database, reads_only, allows_oom, is_function, is_short };
         self.run(core, &job, Place::Alone).unwrap_or_default()
     }
 
@@ -244,6 +247,11 @@ impl ScriptState {
     ) -> Result<(), String> {
         let called = RespCall::new(core, &mut self.client, words, &self.args);
         let id = scripted::admit(&called, job.reads_only)?;
+        // What it has begun is not torn.
+        let may_be_full = job.allows_oom || !id.may_need_memory() || pace.has_written();
+        if !may_be_full && core.shared.is_over_maxmemory() {
+            return Err(OUT_OF_MEMORY.into());
+        }
         self.hold(core, id, place, pace, words);
         if pace.stopped().is_some() {
             return Ok(());

@@ -58,11 +58,13 @@ fn run(
     if reads_only && script.flags.is_declared && !script.flags.no_writes {
         return Err(WRITES.into());
     }
+    script.flags.check_memory(&call.core.shared)?;
     let version = call.client.version;
     ScriptCall {
         task: Task::Script { sha: script.sha, text: Arc::clone(&script.body), given, version },
         database: call.client.database,
         reads_only: reads_only || script.flags.no_writes,
+        allows_oom: script.flags.allow_oom,
         is_function: false,
         is_short: script.is_short,
     }

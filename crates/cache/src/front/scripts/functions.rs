@@ -3,7 +3,7 @@
 use super::calls::{ScriptCall, load};
 use super::commands::{WRITES, given};
 use super::interpreter::{Registered, Task};
-use super::store::{Library, RunningFunction, TEXT_BYTES_MAX};
+use super::store::{Flags, Library, RunningFunction, TEXT_BYTES_MAX};
 use crate::front::clients::ClientInfo;
 use crate::front::core::Core;
 use crate::front::glob::Glob;
@@ -32,15 +32,17 @@ fn run(call: &mut RespCall<'_>, reads_only: bool) -> CommandResult {
     let is_called = |one: &&Registered| one.name.eq_ignore_ascii_case(call.arg(1));
     let function = library.functions.iter().find(is_called).ok_or("ERR Function not found")?;
     let name = function.name.clone();
-    let no_writes = function.flags.iter().any(|flag| flag == "no-writes");
-    if reads_only && !no_writes {
+    let flags = Flags::of(function.flags.iter().map(String::as_str));
+    if reads_only && !flags.no_writes {
         return Err(WRITES.into());
     }
+    flags.check_memory(&call.core.shared)?;
     let version = call.client.version;
     let job = ScriptCall {
         task: Task::Function { library, name, given, version },
         database: call.client.database,
-        reads_only: no_writes,
+        reads_only: flags.no_writes,
+        allows_oom: flags.allow_oom,
         is_function: true,
         is_short: false,
     };

@@ -3,6 +3,8 @@
 
 use super::interpreter::{Registered, Words};
 use super::sha1::Sha1;
+use crate::front::resp::OUT_OF_MEMORY;
+use crate::front::shared::Shared;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +20,33 @@ pub struct Flags {
     /// It begins with a line that says what it is.
     pub is_declared: bool,
     pub no_writes: bool,
+    pub allow_oom: bool,
+}
+
+impl Flags {
+    /// Of a script or function that declares these.
+    pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        let mut flags = Self { is_declared: true, ..Self::default() };
+        names.for_each(|name| flags.add(name));
+        flags
+    }
+
+    fn add(&mut self, name: &str) {
+        self.no_writes |= name == "no-writes";
+        self.allow_oom |= name == "allow-oom";
+    }
+
+    /// Whether it may run now.
+    ///
+    /// # Errors
+    /// In Redis's words, where commands that may need memory are refused.
+    pub fn check_memory(self, shared: &Shared) -> Result<(), String> {
+        let is_refused = self.is_declared && !self.allow_oom && !self.no_writes;
+        if is_refused && shared.is_over_maxmemory() {
+            return Err(OUT_OF_MEMORY.into());
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -95,7 +124,7 @@ fn shebang(text: &[u8]) -> Result<(Flags, &[u8]), String> {
             if !SCRIPT_FLAGS.contains(&name) {
                 return Err(format!("ERR Unexpected flag in script shebang: {name}"));
             }
-            flags.no_writes |= name == "no-writes";
+            flags.add(name);
         }
     }
     // The end of the line stays: lines are counted from the first.
