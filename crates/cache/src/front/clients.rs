@@ -38,6 +38,8 @@ pub struct ClientInfo {
     pub known: bool,
     pub database: u8,
     pub quits: bool,
+    /// The error that its script answers is a command's, which counted it.
+    pub error_is_counted: bool,
     pub reply: ReplyMode,
     /// Whether it is among the last to go where connections have to (`CLIENT NO-EVICT`).
     pub goes_last: bool,

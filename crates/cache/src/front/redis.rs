@@ -83,7 +83,10 @@ impl RespCall<'_> {
             if let Some(command) = command {
                 self.core.counters().failed(command);
             }
-            self.core.fail(&text);
+            if !std::mem::take(&mut self.client.error_is_counted) {
+                self.core.count_error(&text);
+            }
+            push_error(&mut self.core.out.bytes, text.as_bytes());
         }
         self.unfinished
     }
@@ -220,11 +223,15 @@ pub fn syntax() -> String {
 }
 
 impl Core {
-    pub fn fail(&mut self, text: &str) {
+    pub fn count_error(&self, text: &str) {
         self.shared.errors.count(text.as_bytes());
         if text == OUT_OF_MEMORY {
             self.count(Count::NoMemory);
         }
+    }
+
+    pub fn fail(&mut self, text: &str) {
+        self.count_error(text);
         push_error(&mut self.out.bytes, text.as_bytes());
     }
 }

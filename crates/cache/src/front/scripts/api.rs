@@ -30,7 +30,8 @@ pub fn table(lua: &Lua, exchange: &Rc<Exchange>) -> mlua::Result<Table> {
     table.raw_set("call", lua.create_function(call)?)?;
     let inside = Rc::clone(exchange);
     let pcall = move |lua: &Lua, words: MultiValue| match ask(lua, &inside, &words) {
-        Err(Fault::Reply(text)) => field(lua, "err", Value::String(lua.create_string(text)?)),
+        Err(Fault::Reply(text)) => convert::error(lua, &text, false),
+        Err(Fault::Answer(text)) => convert::error(lua, &text, true),
         answered => answered.map_err(|fault| fault.raised(lua)),
     };
     table.raw_set("pcall", lua.create_function(pcall)?)?;

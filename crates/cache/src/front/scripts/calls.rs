@@ -75,22 +75,22 @@ impl ScriptCall {
     pub fn run(self, call: &mut RespCall<'_>) -> CommandResult {
         if call.core.section.is_some() {
             let done = self.drive(call.core, Place::Alone);
-            return answer(call.core, done);
+            return answer(call.core, call.client, done);
         }
         if self.is_short {
             match self.drive(call.core, Place::Serving) {
                 Err(Stop::Elsewhere | Stop::All) => {}
-                done => return answer(call.core, done),
+                done => return answer(call.core, call.client, done),
             }
         }
         call.run_apart(
             self.given_bytes(),
-            Box::new(move |core: &mut Core, _: &mut ClientInfo| {
+            Box::new(move |core: &mut Core, client: &mut ClientInfo| {
                 let done = match self.drive(core, Place::Apart) {
                     Err(Stop::All) => self.drive(core, Place::Alone),
                     done => done,
                 };
-                answer(core, done)
+                answer(core, client, done)
             }),
         )
     }
@@ -152,10 +152,13 @@ pub fn load(core: &mut Core, text: Arc<[u8]>) -> Result<Vec<Registered>, String>
     with_state(core, registered)
 }
 
-fn answer(core: &mut Core, done: Result<Vec<u8>, Stop>) -> CommandResult {
+fn answer(core: &mut Core, client: &mut ClientInfo, done: Result<Vec<u8>, Stop>) -> CommandResult {
     let answer = done.unwrap_or_else(|_| unreachable!("it has no other place to be run"));
     match answer.strip_prefix(b"-") {
         Some(error) => {
+            let state = core.scripts.as_ref();
+            client.error_is_counted =
+                state.is_some_and(|it| it.interpreter.exchange.is_counted.get());
             Err(String::from_utf8_lossy(error).trim_end_matches(['\r', '\n']).to_owned())
         }
         None => {
@@ -231,6 +234,7 @@ impl ScriptState {
         core.out.clear();
         std::mem::swap(&mut core.out, &mut self.out);
         if let Err(text) = answer {
+            core.count_error(&text);
             reply.clear();
             push_error(&mut reply, text.as_bytes());
         }
@@ -250,6 +254,7 @@ impl ScriptState {
         // What it has begun is not torn.
         let may_be_full = job.allows_oom || !id.may_need_memory() || pace.has_written();
         if !may_be_full && core.shared.is_over_maxmemory() {
+            core.counters().rejected(id);
             return Err(OUT_OF_MEMORY.into());
         }
         self.hold(core, id, place, pace, words);

@@ -35,7 +35,7 @@ pub fn push_word(out: &mut Vec<u8>, word: &Value) -> Result<(), &'static str> {
 /// What a command answered, or its error.
 pub fn to_lua(lua: &Lua, reply: &[u8]) -> Result<Value, Fault> {
     if reply.first() == Some(&b'-') {
-        return Err(Fault::Reply(with_code(reply)));
+        return Err(Fault::Answer(with_code(reply)));
     }
     Ok(value(lua, &mut &reply[..])?)
 }
@@ -45,6 +45,25 @@ fn line<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let line = &bytes[..end];
     *bytes = bytes.get(end + 2..).unwrap_or_default();
     line
+}
+
+/// In an error that a command answered and counted, as Redis names it.
+const COUNTED: &str = "ignore_error_stats_update";
+
+/// An error as scripts have it.
+pub fn error(lua: &Lua, text: &[u8], is_counted: bool) -> mlua::Result<Value> {
+    let table = lua.create_table()?;
+    table.raw_set("err", lua.create_string(text)?)?;
+    if is_counted {
+        table.raw_set(COUNTED, true)?;
+    }
+    Ok(Value::Table(table))
+}
+
+/// Whether a script's outcome is the error of one of its commands, if it is an error.
+pub fn is_counted(value: &Value) -> bool {
+    let Value::Table(table) = value else { return false };
+    table.raw_get(COUNTED).is_ok_and(|is_counted: bool| is_counted)
 }
 
 pub fn field(lua: &Lua, name: &str, value: Value) -> mlua::Result<Value> {

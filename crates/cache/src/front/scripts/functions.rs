@@ -128,7 +128,10 @@ pub fn function_delete(call: &mut RespCall<'_>) -> CommandResult {
 
 pub fn function_flush(call: &mut RespCall<'_>) -> CommandResult {
     let is_known = call.count() == 2 || call.is(2, "async") || call.is(2, "sync");
-    if call.count() > 3 || !is_known {
+    if call.count() > 3 {
+        return Err(wrong_words(call));
+    }
+    if !is_known {
         return Err("ERR FUNCTION FLUSH only supports SYNC|ASYNC option".into());
     }
     call.core.shared.scripts.remove_libraries();

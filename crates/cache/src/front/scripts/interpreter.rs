@@ -7,7 +7,7 @@
 
 use super::convert;
 use super::library::{self, Answer, CALLS_MAX, Fault, Given, PRELUDE_SOURCE, number, one, text_of};
-use super::pace::{self, Pace};
+use super::pace::{self, Pace, Stop};
 use super::sha1::Sha1;
 use super::store::{Library, library_body};
 use super::{api, bits, json, msgpack, patterns, structs};
@@ -104,6 +104,8 @@ pub struct Exchange {
     /// The version of the protocol in which commands answer.
     pub version: Cell<Version>,
     pub answer: RefCell<Vec<u8>>,
+    /// The answer is an error that a command has answered and counted.
+    pub is_counted: Cell<bool>,
     pub registered: RefCell<Vec<Registered>>,
     pub pace: Rc<Pace>,
     /// Memory that Lua has taken, when the last task was done.
@@ -152,6 +154,7 @@ impl Interpreter {
     pub fn begin(&mut self, task: Task) -> Wants {
         let exchange = &self.exchange;
         exchange.answer.borrow_mut().clear();
+        exchange.is_counted.set(false);
         exchange.registered.borrow_mut().clear();
         exchange.version.set(Version::Two);
         *exchange.task.borrow_mut() = Some(task);
@@ -298,11 +301,24 @@ impl Machine {
         let function = self.latest.as_ref().map(|(_, function)| function);
         let (keys, words) = self.lists(given)?;
         let (is_right, value) = self.run.call::<(bool, Value)>((function, keys, words))?;
+        let name = || sha.hex();
+        few_values(&self.lua, 0, || self.outcome(answer, is_right, &value, &name, version))
+    }
+
+    fn outcome(
+        &self,
+        answer: &mut Vec<u8>,
+        is_right: bool,
+        value: &Value,
+        name: &dyn Fn() -> String,
+        version: Version,
+    ) -> mlua::Result<()> {
         let versions = [self.exchange.version.get(), version];
-        few_values(&self.lua, 0, || {
-            let name = || sha.hex();
-            convert::push_outcome(&self.lua, answer, is_right, &value, &name, versions)
-        })
+        convert::push_outcome(&self.lua, answer, is_right, value, name, versions)?;
+        if answer.first() == Some(&b'-') {
+            self.exchange.is_counted.set(convert::is_counted(value));
+        }
+        Ok(())
     }
 
     fn lists(&self, given: &Words) -> mlua::Result<(Table, Table)> {
@@ -326,8 +342,11 @@ impl Machine {
             }
             Err(other) => return Err(other),
         };
-        let why = match self.load.call::<(bool, Value)>(chunk)? {
+        let loaded = self.load.call::<(bool, Value)>(chunk)?;
+        let is_late = self.exchange.pace.stopped() == Some(Stop::Late);
+        let why = match loaded {
             (true, Value::Table(made)) => return Ok(Some(made)),
+            _ if is_late => "ERR FUNCTION LOAD timeout".into(),
             (_, Value::Table(fault)) => convert::error_text(&fault)?,
             (_, other) => other.to_string()?,
         };
@@ -381,9 +400,8 @@ impl Machine {
         let function: Function = function.raw_get("callback")?;
         let (keys, words) = self.lists(given)?;
         let (is_right, value) = self.call.call::<(bool, Value)>((function, keys, words))?;
-        let versions = [self.exchange.version.get(), version];
         let name = || String::from_utf8_lossy(name).into_owned();
-        convert::push_outcome(&self.lua, answer, is_right, &value, &name, versions)
+        self.outcome(answer, is_right, &value, &name, version)
     }
 }
 
@@ -506,7 +524,9 @@ impl From<Fault> for mlua::Error {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Text(text) => mlua::Error::runtime(text),
-            Fault::Reply(text) => mlua::Error::runtime(String::from_utf8_lossy(&text)),
+            Fault::Reply(text) | Fault::Answer(text) => {
+                mlua::Error::runtime(String::from_utf8_lossy(&text))
+            }
             Fault::Lua(error) => error,
         }
     }

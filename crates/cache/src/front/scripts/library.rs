@@ -2,7 +2,7 @@
 //! function answers with values or a [`Fault`], which is raised as Lua's own functions raise
 //! theirs: a text with the line that called it before it, or a table as Redis's functions do.
 
-use super::convert::field;
+use super::convert;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 use std::fmt;
 
@@ -11,17 +11,22 @@ pub enum Fault {
     Text(String),
     /// One that scripts have as a table with this text, its code included.
     Reply(Vec<u8>),
+    /// As [`Fault::Reply`], of a command, which counted it.
+    Answer(Vec<u8>),
     /// Of Lua itself: no memory is left, the script is to end.
     Lua(mlua::Error),
 }
 
-/// [`Fault::Reply`] on its way through Lua.
+/// [`Fault::Reply`], or [`Fault::Answer`], on its way through Lua.
 #[derive(Debug)]
-struct ReplyError(Vec<u8>);
+struct ReplyError {
+    text: Vec<u8>,
+    is_counted: bool,
+}
 
 impl fmt::Display for ReplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0))
+        f.write_str(&String::from_utf8_lossy(&self.text))
     }
 }
 
@@ -37,7 +42,8 @@ impl Fault {
     pub fn raised(self, lua: &Lua) -> mlua::Error {
         match self {
             Fault::Text(text) => mlua::Error::runtime(caller(lua) + &text),
-            Fault::Reply(text) => mlua::Error::external(ReplyError(text)),
+            Fault::Reply(text) => mlua::Error::external(ReplyError { text, is_counted: false }),
+            Fault::Answer(text) => mlua::Error::external(ReplyError { text, is_counted: true }),
             Fault::Lua(error) => error,
         }
     }
@@ -72,8 +78,8 @@ fn caller(lua: &Lua) -> String {
 /// An error that was caught, as a script has it: a text, or a table.
 pub fn caught(lua: &Lua, error: &mlua::Error) -> mlua::Result<Value> {
     let cause = cause(error);
-    if let Some(ReplyError(text)) = cause.downcast_ref() {
-        return field(lua, "err", Value::String(lua.create_string(text)?));
+    if let Some(ReplyError { text, is_counted }) = cause.downcast_ref() {
+        return convert::error(lua, text, *is_counted);
     }
     Ok(Value::String(lua.create_string(text_of(cause))?))
 }

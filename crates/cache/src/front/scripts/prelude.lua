@@ -19,14 +19,14 @@ local READONLY = 'Attempt to modify a readonly table'
 local shown = setmetatable({}, {__mode = 'k'})
 local sealed
 
-local function protect(real)
+local function protect(real, meta)
   local empty = {}
   shown[empty] = real
-  return setmetatable(empty, {
-    __index = real,
-    __newindex = function() error(READONLY, 2) end,
-    __metatable = sealed,
-  })
+  meta = meta or {}
+  meta.__index = real
+  meta.__newindex = function() error(READONLY, 2) end
+  meta.__metatable = sealed
+  return setmetatable(empty, meta)
 end
 
 sealed = protect({})
@@ -251,8 +251,8 @@ local function missing(_, name)
 end
 
 -- The globals of scripts, and those of functions, which have no KEYS and ARGV.
-local function globals(own)
-  local empty = protect(setmetatable(own, {__index = missing}))
+local function globals(own, meta)
+  local empty = protect(setmetatable(own, {__index = missing}), meta)
   own._G = empty
   return empty
 end
@@ -332,7 +332,8 @@ local loading = {register_function = registers}
 for name, value in pairs(redis) do
   if name == 'log' or type(value) ~= 'function' then loading[name] = value end
 end
-loading = protect(setmetatable(loading, {__index = missing}))
+loading = {redis = protect(setmetatable(loading, {__index = missing}))}
+setmetatable(loading, {__index = missing})
 
 -- Where an error happened, and what it says; as Redis, a table of both.
 local function handler(fault)
@@ -348,7 +349,8 @@ local function handler(fault)
   return fault
 end
 
-local exports = {scripts = globals(base), functions = globals(functions)}
+local of_functions = {}
+local exports = {scripts = globals(base), functions = globals(functions, of_functions)}
 
 function exports.run(f, keys, words)
   base.KEYS, base.ARGV = keys, words
@@ -359,12 +361,13 @@ function exports.call(f, keys, words)
   return xpcall(function() return f(keys, words) end, handler)
 end
 
--- Runs a library's text; whether all went well, and the functions, or the error.
+-- Runs a library's text, which sees `redis` alone; whether all went well, and the functions, or
+-- the error.
 function exports.load(chunk)
   registered = {}
-  functions.redis = loading
+  of_functions.__index = loading
   local is_right, fault = xpcall(chunk, handler)
-  functions.redis = base.redis
+  of_functions.__index = functions
   local made = registered
   registered = nil
   if is_right then return true, made end
