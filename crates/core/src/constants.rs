@@ -20,6 +20,14 @@ pub const TIER_NS_PER_BYTE: u64 = 8;
 /// Memories of one rack: DRAM, CXL memory at the processor, behind a switch, and one more.
 pub const TIERS_MAX: usize = 4;
 
+/// A rack with a spill file keeps one of so many frames free, for pages that come back and new
+/// ones: the price of an allocation is then not a write to the file.
+pub const SPILL_RESERVE: u32 = 32;
+/// And no more than so many: beyond, cold pages are better off in memory.
+pub const SPILL_RESERVE_MAX: u32 = 64;
+/// After so many pages that could not be spilled, one after another, none is expected to go.
+pub const SPILL_FAILS_MAX: u32 = 16;
+
 /// Smallest slab object: one cache line. Source: Rcmp §5.1 (powers of two).
 pub const SLAB_SHIFT_MIN: u8 = 6;
 

@@ -88,7 +88,7 @@ fn fill_new(
     bind_pages(&files)?;
     back_metadata(&files)?;
     if spec.touch {
-        files.back_pages(0, layout.pages_bytes())?;
+        files.back_pages(0, files.memory_bytes())?;
     }
     Ok(files)
 }
@@ -126,7 +126,7 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
     // They are, unless another process punched them; it costs little to be sure.
     back_metadata(&files)?;
     if spec.touch {
-        files.back_pages(0, layout.pages_bytes())?;
+        files.back_pages(0, files.memory_bytes())?;
     }
     Ok(files)
 }
@@ -236,9 +236,9 @@ fn bind_pages(files: &RegionFiles) -> Result<()> {
         let bytes = u64::from(range.frame_count) * layout.pages.page_bytes();
         (layout.frame_offset(FrameIndex(range.first_frame)), bytes, range.node)
     };
-    let ranges: Vec<(u64, u64, u16)> = match (files.tiers.ranges(), &files.spec.numa[..]) {
-        ([], []) => return Ok(()),
-        ([], [(node, _), ..]) => vec![(0, layout.pages_bytes(), *node)],
+    let ranges: Vec<(u64, u64, u16)> = match (files.tiers.memories(), &files.spec.numa[..]) {
+        ([] | [_], []) => return Ok(()),
+        ([] | [_], [(node, _), ..]) => vec![(0, files.memory_bytes(), *node)],
         (tiers, _) => tiers.iter().map(of_tier).collect(),
     };
     numa::bind(files.pages.as_fd(), &files.section_path(Section::Pages), &ranges)
@@ -274,7 +274,7 @@ pub(super) fn create_memory(spec: &MemorySpec) -> Result<RegionFiles> {
     bind_pages(&files)?;
     back_metadata(&files)?;
     if spec.touch {
-        files.back_pages(0, layout.pages_bytes())?;
+        files.back_pages(0, files.memory_bytes())?;
     }
     Ok(files)
 }

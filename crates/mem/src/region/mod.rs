@@ -35,6 +35,7 @@ mod pmem;
 mod room;
 mod shards;
 mod spec;
+mod spill;
 mod superblock;
 
 pub use client::ClientSections;
@@ -42,6 +43,7 @@ pub use dax::DaxLayout;
 pub use error::{RegionError, Result, other_version};
 pub use shards::Claim;
 pub use spec::{HugeSize, MemoryKind, MemorySpec, SpecError, size_text};
+pub use spill::SpillSpec;
 
 use crate::persist::PersistentWindow;
 use crate::window::{Access, MapOptions, Window};
@@ -273,7 +275,7 @@ impl RegionFiles {
         let path = self.section_path(Section::Private);
         let (block, found) = superblock::check(&bytes, &path)?;
         let asked = MemorySpec {
-            size_bytes: Some(self.layout.pages_bytes()),
+            size_bytes: Some(self.memory_bytes()),
             pages: Some(self.layout.pages),
             coherence: Some(self.coherence()),
             ..self.spec.clone()
@@ -302,7 +304,14 @@ impl RegionFiles {
         self.layout
     }
 
-    /// Its memories, if it has several.
+    /// Bytes of pages that are memory: what the pages section has behind them are places of slots,
+    /// which never get any.
+    pub fn memory_bytes(&self) -> u64 {
+        let slots = self.tiers.spill().map_or(0, |slots| slots.frame_count);
+        self.layout.pages_bytes() - u64::from(slots) * self.layout.pages.page_bytes()
+    }
+
+    /// Its memories, if it has several, and the slots of its spill file.
     pub fn tiers(&self) -> &Tiers {
         &self.tiers
     }

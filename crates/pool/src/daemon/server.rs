@@ -93,7 +93,9 @@ impl Server {
         let spec = files.spec().clone();
         let rack = options.home()?;
         let cells = Target::cells(fabric.over, files.layout());
-        let opening = RegionOpening { files, rack, asymmetric, cells, is_new, belongs, claim };
+        let spill = options.spill_spec()?;
+        let opening =
+            RegionOpening { files, rack, asymmetric, cells, is_new, belongs, claim, spill };
         let mut joined = false;
         let fabric = FabricParts { options: fabric, uplinks };
         let opened = Self::open_on(opening, options, stop, fabric, &mut joined);

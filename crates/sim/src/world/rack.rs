@@ -2,6 +2,7 @@
 //! and the [`World`] of the daemon's engine over them.
 
 use super::kernel::{Ctx, HostId, Kernel, ProcessId};
+use super::spill::{SpillJobUnderWay, SpillSlots};
 use crate::check::conserve::{FrameAudit, frames_of};
 use crate::mem::{Coherence, Cpu, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
@@ -32,6 +33,8 @@ pub struct Region {
     pub private: Rc<Memory>,
     pub table: Rc<Memory>,
     pub pages: Rc<Memory>,
+    /// Pages that are not in memory.
+    pub spill: SpillSlots,
     pub slots: Vec<Option<Rc<Memory>>>,
 }
 
@@ -57,6 +60,7 @@ impl Region {
             private: section(layout.private_bytes(), Tier::Dram),
             table,
             pages: section(layout.pages_bytes(), Tier::Cxl),
+            spill: SpillSlots::default(),
             slots: Vec::new(),
         }
     }
@@ -272,8 +276,9 @@ impl Rack {
 
 /// The world of one daemon's engine.
 pub struct RackWorld {
-    rack: Rc<Rack>,
-    ctx: Ctx,
+    pub(super) rack: Rc<Rack>,
+    pub(super) ctx: Ctx,
+    pub(super) spill_job: Option<SpillJobUnderWay>,
     private: SimMem,
     table: SimMem,
     pages: SimMem,
@@ -298,6 +303,7 @@ impl RackWorld {
             target_cells: cells,
             rack: rack.clone(),
             ctx: ctx.clone(),
+            spill_job: None,
             slots: vec![None; SLOTS_MAX as usize],
             slots_used: Vec::new(),
             handover: Handover::default(),
