@@ -223,7 +223,7 @@ names! {
         SkipSeal = "skip-seal",
         /// The slot of a page that comes back is freed before the directory names its frame.
         FreeSlotEarly = "free-slot-early",
-        /// A page in a slot is open to whoever has its generation, as if it were in memory.
+        /// A page in a slot is open to all that have its generation, as if it were in memory.
         OpenSpilledPage = "open-spilled-page",
         /// What a slot holds is a page whatever it adds up to.
         TrustSlot = "trust-slot",

@@ -4,7 +4,7 @@
 //!
 //! In: jobs of the engine (`daemon/moves/spill.rs`), one at a time. Out: their ends. The engine
 //! frees a frame once its page's slot is sealed and the directory names that; so what is sealed has
-//! to be durable. Before a slot is sealed again nothing of it is used. A slot's header says whose
+//! to be durable. Before a slot is sealed again nothing of it is used. A slot's header says which
 //! page it has and what the bytes add up to: bytes that are not those are an error, never a page.
 
 use crate::addr::{Generation, PageId};
@@ -117,7 +117,7 @@ pub fn add_to_sum(sum: u64, piece: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(piece, sum)
 }
 
-/// What is said of a slot whose bytes are not those that were sealed.
+/// What is said of a slot with other bytes than those that were sealed.
 pub(crate) fn damaged(slot: u32, page: PageId, what: &str) -> Error {
     let reason = format!("{what}: its bytes stay as they are, and the page cannot be read");
     Error::Io { what: format!("slot {slot} of the spill file, page {page}"), reason }

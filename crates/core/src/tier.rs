@@ -207,6 +207,11 @@ impl Tiers {
         self.0.last().copied().filter(|range| range.node == SPILL_NODE)
     }
 
+    /// How many of a region's frames are memory.
+    pub fn memory_frames(&self, frame_count: u32) -> u32 {
+        self.spill().map_or(frame_count, |slots| slots.first_frame)
+    }
+
     /// The ranges that are memory.
     pub fn memories(&self) -> &[TierRange] {
         &self.0[..self.0.len() - usize::from(self.spill().is_some())]
@@ -283,6 +288,7 @@ mod tests {
         assert_eq!(one.words(), [8, file | 64, 0, 0]);
         assert_eq!(Tiers::from_words(one.words(), 72), Some(one.clone()));
         assert_eq!(one.spill().map(|range| range.frames()), Some(8..72));
+        assert_eq!((one.memory_frames(72), Tiers::default().memory_frames(72)), (8, 72));
         for tier in [Tier::Near, Tier::Far, Tier::Number(0)] {
             assert_eq!(one.frames_of(tier, 72), Some(0..8));
         }

@@ -209,7 +209,7 @@ impl Frames {
         if ids.next > ids.end || ids.end > pages.page_id_max().0 {
             return bad(format!("page ids {} to {} make no range", ids.next, ids.end));
         }
-        let memory = tiers.spill().map_or(count, |slots| slots.first_frame);
+        let memory = tiers.memory_frames(count);
         Ok(Frames {
             pages,
             count,

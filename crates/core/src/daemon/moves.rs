@@ -259,6 +259,11 @@ impl Daemon {
                 _ => Some(stays(page, "another move of it is under way")),
             };
         }
+        // What was acknowledged as durable here would hang on the other rack's memory.
+        if world.pages().is_persistent() && !self.is_leaving() {
+            let reason = "its rack's memory persists: only a drain takes it elsewhere";
+            return Some(stays(page, reason));
+        }
         if self.want_back(page) {
             return Some(stays(page, "it is in the spill file, and comes back first"));
         }
@@ -309,10 +314,6 @@ impl Daemon {
         let (frame, entry) = home.ok_or(Error::NotMapped { addr })?;
         if entry.generation != generation {
             return stays(page, "its home has changed");
-        }
-        // What was acknowledged as durable here would hang on the other rack's memory.
-        if world.pages().is_persistent() && !self.is_leaving() {
-            return stays(page, "its rack's memory persists: only a drain takes it elsewhere");
         }
         if self.moves.departing.len() >= MOVES_MAX {
             let what = "the pages that leave a rack at once".into();

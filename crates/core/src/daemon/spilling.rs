@@ -68,7 +68,7 @@ impl Spilling {
         self.held.get(&slot).filter(|held| held.is_slab).map_or(0, |held| held.allocations)
     }
 
-    /// Slab pages in slots.
+    /// How many slab pages are in slots.
     pub(super) fn slabs(&self) -> u64 {
         self.held.values().filter(|held| held.is_slab).count() as u64
     }
@@ -214,7 +214,7 @@ impl Daemon {
         let coming = self.freeing.coming(&self.frames.memory());
         let asked = requests.saturating_add(u32::from(wanted.is_some()));
         let is_forced = free + coming < asked;
-        if is_forced || free + coming < reserve {
+        if is_forced || free + coming < reserve && !self.is_leaving() {
             self.spill_a_page(is_forced, world);
         }
     }

@@ -58,7 +58,6 @@ pub enum Command {
         rack: RackId,
         /// Its region; another one by now refuses the command.
         region_id: [u64; 2],
-        /// Where the page was.
         from: PageHome,
         /// The same frame of the new region.
         to: PageHome,

@@ -1,16 +1,17 @@
 //! A rack with a spill file, in its daemon's engine: more pages than there is memory, a crash at
 //! every effect, a file that fails, and what stays in memory.
 
+use crate::daemon_images::is_thorough;
 use crate::daemon_world::travel::home_of;
-use crate::daemon_world::{PAGE, Rig, kind_of};
+use crate::daemon_world::{Crash, PAGE, Rig, kind_of};
 use rackpool_core::constants::{CELLS, NS_PER_SECOND, SLOTS_MAX};
 use rackpool_core::layout::{FrameWord, frame_word};
 use rackpool_core::seam::Mutation;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr, Result};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// A stopped reader's cell.
+/// The last cell, of a reader that has stopped.
 const CELL: usize = (SLOTS_MAX * CELLS - 1) as usize;
 const MEMORY: u32 = 4;
 const SLOTS: u32 = 16;
@@ -211,6 +212,46 @@ fn each_safeguard_is_needed() {
     assert_ne!(open(), 0, "{} changes nothing", Mutation::OpenSpilledPage.name());
 }
 
+/// The power goes at an effect of the script, of a rack with memory that persists; whether it came
+/// to that.
+fn power_goes_at(at: u64, mutation: Option<Mutation>) -> bool {
+    let mut rig = Rig::spilling_that_persists(3, 6);
+    rig.join(0);
+    rig.world.fuse.answers.mutation.set(mutation);
+    rig.world.power_seed = at % 3;
+    rig.world.fuse.arm(at);
+    let ended = catch_unwind(AssertUnwindSafe(|| script(&mut rig)));
+    rig.world.fuse.disarm();
+    let has_crashed = match ended {
+        Ok(()) => false,
+        Err(cause) if cause.is::<Crash>() => true,
+        Err(cause) => resume_unwind(cause),
+    };
+    rig.lose_power();
+    rig.join(0);
+    rig.quiesce();
+    read_all(&mut rig);
+    let all: Vec<u64> = rig.live.keys().copied().collect();
+    all.into_iter().for_each(|addr| free(&mut rig, GAddr(addr)));
+    rig.quiesce();
+    // One request was under way.
+    assert!(rig.world.spill.used() <= 1, "{} slots are in use", rig.world.spill.used());
+    has_crashed
+}
+
+#[test]
+fn a_loss_of_power_at_any_effect_loses_no_page_of_memory_that_persists() {
+    let stride = if is_thorough() { 1 } else { 3 };
+    let effects = (0..).step_by(stride).take_while(|at| power_goes_at(*at, None)).count();
+    println!("{effects} losses");
+    assert!(effects * stride > 400, "the script has only {effects} effects");
+    let is_noticed = |at| {
+        let early = Some(Mutation::AcknowledgeUnpersisted);
+        catch_unwind(|| power_goes_at(at, early)).is_err()
+    };
+    assert!((0..4000).any(is_noticed), "pages that come back hang on being made durable");
+}
+
 fn io_error() -> Error {
     Error::Io { what: "the spill file".into(), reason: "Input/output error".into() }
 }
@@ -296,7 +337,7 @@ fn without_a_master_nothing_is_spilled() {
 #[test]
 fn pages_that_a_user_does_not_let_go_of_stay_and_requests_hear_that_it_is_full() {
     let mut rig = spilling();
-    // All memory is one run, whose pages are pinned but for those that left.
+    // The pages that are in memory are pinned.
     let pages = alloc_pages(&mut rig, MEMORY as usize);
     rig.quiesce();
     let in_memory: Vec<GAddr> =

@@ -236,7 +236,7 @@ fn file_align_bytes() -> u64 {
 fn make_file(spec: &MemorySpec, path: &Path) -> Result<()> {
     let layout = spec.layout()?;
     let align_bytes = file_align_bytes();
-    let length_bytes = align_bytes + DaxLayout::new(&layout, align_bytes).bytes;
+    let length_bytes = align_bytes + DaxLayout::new(&layout, spec.slots, align_bytes).bytes;
     let mut name = path.as_os_str().to_owned();
     name.push(".unfinished");
     let unfinished = PathBuf::from(name);
@@ -405,9 +405,9 @@ impl Pmem {
         self.on_head(|head| head.beside(window, self.domain))
     }
 
-    /// Makes all of a window of its file durable, whatever its domain is.
-    pub(super) fn commit(&self, window: Window, path: &Path) -> Result<()> {
-        let (bytes, domain) = (window.bytes(), committed_domain(self.medium));
+    /// Makes so much of a window of its file durable, whatever its domain is.
+    pub(super) fn commit(&self, window: Window, bytes: u64, path: &Path) -> Result<()> {
+        let domain = committed_domain(self.medium);
         let window = self.on_head(|head| head.beside(window, domain));
         window.persist(0, bytes).or_else(|error| not_durable(path, error))
     }

@@ -7,12 +7,12 @@
 //!
 //! Source: DESIGN §2 (region).
 
-use super::RegionFiles;
 use super::error::{RegionError, Result, failed};
 use super::files::free_bytes;
 use super::huge::{FileSystem, file_system};
 use super::paths::{self, Paths};
 use super::spec::{MemoryKind, MemorySpec, SpecError};
+use super::{RegionFiles, memory_bytes};
 use crate::memory::HostMemory;
 use rackpool_core::layout::RegionLayout;
 use rustix::fs::{Mode, OFlags};
@@ -100,8 +100,7 @@ impl RegionFiles {
 
 /// Memory of a region in full, without what each client adds. Slots have none.
 fn needed_bytes(layout: &RegionLayout, slots: u32) -> u64 {
-    let slots_bytes = u64::from(slots) * layout.pages.page_bytes();
-    layout.pages_bytes() - slots_bytes + layout.bitmaps_offset() + layout.table_bytes()
+    memory_bytes(layout, slots) + layout.bitmaps_offset() + layout.table_bytes()
 }
 
 /// Memory that a region has already, if it is there.

@@ -2,7 +2,7 @@
 //! in, a checked [`SpillSpec`] out; nothing is opened here.
 
 use super::shards::with_shard;
-use super::spec::{MemoryKind, MemorySpec, SpecError, parse_path, parse_size};
+use super::spec::{MemorySpec, SpecError, parse_path, parse_size};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -38,8 +38,8 @@ impl SpillSpec {
     /// [`SpecError::BadValue`] for memory that cannot have any, or a file that holds no page.
     pub fn behind(&self, memory: MemorySpec) -> Result<MemorySpec, SpecError> {
         let bad = |value: String, allowed| SpecError::BadValue { key: "spill", value, allowed };
-        if matches!(memory.kind, MemoryKind::Dax { .. }) || memory.huge.is_some() || memory.touch {
-            let allowed = "a spill file is for shm: and heap memory without huge= and touch=1";
+        if memory.huge.is_some() || memory.touch {
+            let allowed = "a spill file is for memory without huge= and touch=1";
             return Err(bad(memory.to_string(), allowed));
         }
         let slots = self.size_bytes / memory.geometry().page_bytes();
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(both.layout().unwrap().frame_count, 128 + 1024);
         let tiers = both.tiers(128 + 1024).unwrap();
         assert_eq!(tiers.spill().map(|slots| slots.frames()), Some(128..1152));
-        for wrong in ["dax:/dev/dax0.0", "shm:/dev/shm/a?size=1G&huge=2M", "heap:1G?touch=1"] {
+        for wrong in ["shm:/dev/shm/a?size=1G&huge=2M", "heap:1G?touch=1"] {
             assert!(file.behind(wrong.parse().unwrap()).is_err(), "{wrong}");
         }
         assert!(spec("/a?size=1M").unwrap().behind(memory).is_err(), "less than a page");

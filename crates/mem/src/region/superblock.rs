@@ -5,6 +5,7 @@
 //! Source: DESIGN §2 (superblock).
 
 use super::error::{RegionError, Result};
+use super::memory_bytes;
 use super::spec::{MemorySpec, size_text};
 use rackpool_core::PageGeometry;
 use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
@@ -94,7 +95,7 @@ pub(super) fn check_geometry(
         let text = |slots: u32| size_text(u64::from(slots) * found_page_bytes);
         return other("a spill file of", text(slots), text(asked.slots));
     }
-    let memory_bytes = found.pages_bytes() - u64::from(slots) * found_page_bytes;
+    let memory_bytes = memory_bytes(&found, slots);
     match (asked.pages, asked.size_bytes, asked.coherence) {
         (Some(pages), ..) if pages != found.pages => {
             other("pages", size_text(found_page_bytes), size_text(pages.page_bytes()))

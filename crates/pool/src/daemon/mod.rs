@@ -212,6 +212,16 @@ impl DaemonOptions {
         Ok(spec.map(|spec| spec.shard(self.shard, self.shards)))
     }
 
+    /// An ephemeral region is gone: what its spill file has is of no region any more.
+    fn remove_spill_file(&self) {
+        if let Ok(Some(spill)) = self.spill_spec()
+            && let Err(error) = std::fs::remove_file(&spill.path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!(target: "daemon", "removing {}: {error}", spill.path.display());
+        }
+    }
+
     /// What is not done where only the software keeps the hosts of the memory coherent.
     fn check_coherence(&self, coherence: Coherence) -> Result<()> {
         if coherence.is_hardware() {

@@ -121,19 +121,19 @@ pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon
              sessions and locks of before are over"
         );
     }
-    if let Some(found) = found.flatten() {
+    if let Some(found) = found {
         engine.adopt_slots(found, &mut world)?;
     }
     Ok((world, engine, claim))
 }
 
-/// Opens the spill file of a region that is formatted; what it has of a region before.
+/// Opens the spill file of a region that is formatted; what it has of a region before, if anything.
 fn open_spill(
     spec: SpillSpec,
     rack: RackId,
     is_new: bool,
     world: &mut RegionWorld,
-) -> Result<Option<Vec<(u32, SlotHeader)>>> {
+) -> Result<Vec<(u32, SlotHeader)>> {
     let region_id = read_superblock(world.private())?.region_id;
     let slots = world.files.tiers().spill().map_or(0, |slots| slots.frame_count);
     let (path, page_bytes) = (spec.path, world.files.layout().pages.page_bytes());

@@ -497,7 +497,10 @@ impl Server {
         drop((self.acceptor, host.target));
         let mut files = world.into_files();
         let (done, what) = match host.options.ephemeral {
-            true => (files.remove(), "removing the region"),
+            true => {
+                host.options.remove_spill_file();
+                (files.remove(), "removing the region")
+            }
             false => (files.note_stopped(), "stopping"),
         };
         if let Err(error) = done {

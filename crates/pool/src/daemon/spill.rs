@@ -4,7 +4,7 @@
 //! In: jobs, one at a time, and slots that are not needed any more, in the order in which they were
 //! said. Out: the ends of jobs, which the loop fetches. A seal is two syncs: the page's bytes are
 //! on the device before the header says so, the header before the engine hears of it. The file
-//! begins with a block that says whose it is, and whether pages of a lost region of the rack are
+//! begins with a block that says to which region it belongs, and whether pages of a lost region of the rack are
 //! still to be adopted; a slot is a header and a page. One daemon has the file: its lock ends with
 //! the process.
 //!
@@ -140,13 +140,21 @@ impl SpillOpening {
                  with this region, or remove it and lose its pages",
             ));
         }
-        self.format(&file).map_err(|error| failed("make", &error))?;
+        self.format(&file).map_err(|error| match error.kind() {
+            io::ErrorKind::Unsupported => self.wrong(
+                "its file system cannot punch holes, so that freed pages would stay readable: \
+                 put it on one that can, such as ext4, xfs, btrfs",
+            ),
+            _ => failed("make", &error),
+        })?;
         Ok((file, false))
     }
 
-    /// Makes a file that is empty; whose it is comes last.
+    /// Makes a file that is empty; what it belongs to comes last.
     fn format(&self, file: &File) -> io::Result<()> {
         file.set_len(self.file_bytes())?;
+        // What was freed would stay readable where that cannot be done.
+        file.punch(0, self.file_bytes())?;
         file.sync_all()?;
         write_identity(file, &self.identity(false))?;
         file.sync_all()?;
@@ -188,16 +196,14 @@ pub(super) struct SpillThread {
 
 impl SpillThread {
     /// Opens the file and begins to serve it. If pages of a region before may be in it: the headers
-    /// of all slots that have one.
+    /// of all slots that have one, else none.
     ///
     /// # Errors
     /// `bad-region` for a file that is not this region's, or that is gone; `io`.
-    pub(super) fn open(
-        opening: SpillOpening,
-    ) -> Result<(SpillThread, Option<Vec<(u32, SlotHeader)>>)> {
+    pub(super) fn open(opening: SpillOpening) -> Result<(SpillThread, Vec<(u32, SlotHeader)>)> {
         let (store, is_adopting) = opening.open()?;
         let file = SpillSlots { store, opening };
-        let found = is_adopting.then(|| file.headers()).transpose()?;
+        let found = if is_adopting { file.headers()? } else { Vec::new() };
         Ok((SpillThread::start(file)?, found))
     }
 
@@ -388,7 +394,7 @@ mod tests {
         let dir = TemporaryDir::new(&std::env::temp_dir(), "spill").unwrap();
         let path = dir.path().join("rack0.spill");
         let (mut thread, found) = SpillThread::open(opening(path.clone(), true)).unwrap();
-        assert_eq!(found, None);
+        assert_eq!(found, []);
         (0..4).for_each(|slot| spilled(&mut thread, slot));
         drop(thread);
         let (mut thread, _) = SpillThread::open(opening(path.clone(), false)).unwrap();
@@ -442,7 +448,7 @@ mod tests {
         let seal = SpillJob::Seal { slot: 2, header: header.encode() };
         assert_eq!(done(&mut thread, seal), Ok(SpillDone::Sealed));
         drop(thread);
-        let found = Some(vec![(2, header)]);
+        let found = [(2, header)];
         let next = |is_new| SpillOpening { region_id: [8, 9], ..opening(path.clone(), is_new) };
         // The second daemon finds the region and the file as the first one left them.
         for is_new in [true, false] {
@@ -452,7 +458,7 @@ mod tests {
         let (mut thread, _) = SpillThread::open(next(false)).unwrap();
         thread.adopted();
         drop(thread);
-        assert_eq!(SpillThread::open(next(false)).unwrap().1, None);
+        assert_eq!(SpillThread::open(next(false)).unwrap().1, []);
         let old = SpillThread::open(opening(path.clone(), false)).err().unwrap();
         assert_eq!(old.code(), "bad-region", "the region before has no file any more");
     }

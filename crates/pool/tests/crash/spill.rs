@@ -8,7 +8,7 @@ use rackpool::{GAddr, Handle, Placement, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// A run of pages with words that say whose they are, where, and how often they were written.
+/// A run of pages with words that say where they are, and how often they were written.
 struct Filled {
     addr: GAddr,
     bytes: u64,

@@ -16,6 +16,7 @@ use rackpool_core::layout::{
     SessionWord, SlotWord, cell_offset, frame_word, session_word,
 };
 use rackpool_core::seam::{Mem, Mutation};
+use rackpool_core::spill::{SpillDone, SpillFile, SpillJob};
 use rackpool_core::tier::Tiers;
 use rackpool_core::{Error, FrameIndex, RackId, Result};
 use std::cell::{Cell, RefCell};
@@ -276,9 +277,9 @@ impl Rack {
 
 /// The world of one daemon's engine.
 pub struct RackWorld {
-    pub(super) rack: Rc<Rack>,
-    pub(super) ctx: Ctx,
-    pub(super) spill_job: Option<SpillJobUnderWay>,
+    rack: Rc<Rack>,
+    ctx: Ctx,
+    spill_job: Option<SpillJobUnderWay>,
     private: SimMem,
     table: SimMem,
     pages: SimMem,
@@ -337,6 +338,26 @@ impl RackWorld {
         })?;
         self.rack.blocks_free.set(left);
         Ok(())
+    }
+}
+
+impl SpillFile for RackWorld {
+    fn begin_spill(&mut self, job: SpillJob) {
+        assert!(self.spill_job.is_none(), "the engine has one job at a time");
+        let now = self.ctx.now();
+        self.spill_job = Some(self.rack.region.borrow_mut().spill.begin(job, now));
+    }
+
+    fn spill_ended(&mut self) -> Option<Result<SpillDone>> {
+        let now = self.ctx.now();
+        let SpillJobUnderWay { job, .. } = self.spill_job.take_if(|job| job.ends_at <= now)?;
+        let page_blocks = self.rack.layout.pages.page_bytes() / BLOCK_BYTES;
+        let is_full = self.rack.blocks_free.get() < page_blocks;
+        Some(self.rack.region.borrow_mut().spill.end(job, is_full))
+    }
+
+    fn punch_slots(&mut self, first: u32, count: u32) {
+        self.rack.region.borrow_mut().spill.punch(first, count);
     }
 }
 

@@ -5,12 +5,14 @@
 //! frame `Arriving` for each, and a question for it; the answer settles it as that about any page
 //! that comes. A daemon that dies before the last answer leaves frames `Arriving`: the next one is
 //! told of the same slots again, and asks the same. What the directory does not have there is given
-//! back: it was freed, or has moved, or is another rack's.
+//! back: it was freed, or has moved, or is another rack's. Then all slots without a page are made
+//! empty, whatever they hold: what the file was told last before a kill or a loss of power may not
+//! have been done.
 
-use super::{Arrival, ArrivalStage, NOBODY};
+use super::ArrivalStage;
 use crate::addr::{FrameIndex, Generation, PageId};
-use crate::daemon::frames::FrameEntry;
-use crate::daemon::{Daemon, World, back_metadata};
+use crate::daemon::frames::{FrameEntry, back_metadata};
+use crate::daemon::{Daemon, World};
 use crate::error::Result;
 use crate::layout::AllocationKind;
 use crate::spill::SlotHeader;
@@ -28,8 +30,9 @@ fn metadata_of(header: SlotHeader) -> Option<PageMetadata> {
 }
 
 impl Daemon {
-    /// Takes over what the spill file has of the rack's region before. To be called after attach
-    /// and before [`Daemon::master_up`], as long as [`SpillFile::slots_adopted`] was not called.
+    /// Takes over what the spill file has of the rack's region before, if it is said to have some.
+    /// To be called after attach and before [`Daemon::master_up`]; for the same slots again as long
+    /// as [`SpillFile::slots_adopted`] was not called.
     ///
     /// # Errors
     /// If there is no memory for the metadata of slots.
@@ -48,7 +51,7 @@ impl Daemon {
             }
         }
         if self.moves.adopting.is_empty() {
-            world.slots_adopted();
+            self.end_adoption(world);
         }
         Ok(())
     }
@@ -70,7 +73,7 @@ impl Daemon {
         let may_come = is_taken || is_page && is_new && is_free;
         let Some(keep) = metadata_of(header).filter(|_| may_come) else { return Ok(()) };
         if !is_taken {
-            self.take_slot(frame, page, from, world)?;
+            self.take_slot(frame, page, world)?;
         }
         if self.store_keep(frame, &keep, world).is_err() {
             self.drop_arrival(frame, "its header makes no sense", world);
@@ -83,26 +86,17 @@ impl Daemon {
     }
 
     /// Makes a slot the new home of its page, as far as the directory will agree.
-    fn take_slot<W: World>(
-        &mut self,
-        frame: u32,
-        page: PageId,
-        from: PageHome,
-        world: &mut W,
-    ) -> Result<()> {
+    fn take_slot<W: World>(&mut self, frame: u32, page: PageId, world: &mut W) -> Result<()> {
         let range = frame..frame + 1;
         if let Some((offset, bytes)) = self.frames.fresh_entries(1, &range) {
             back_metadata(world, offset, bytes)?;
         }
         let generation = Generation(self.frames.take_generations(world.private(), 1));
         let taken = self.frames.take(world.private(), 1, &range)[0];
-        FrameEntry::arriving(page, generation).store(world.private(), taken);
+        let entry = FrameEntry::arriving(page, generation);
+        entry.store(world.private(), taken);
         self.frames.by_page.insert(page.0, taken);
-        let (record, asker, since) = (NOBODY, None, None);
-        let stage = ArrivalStage::Asking(from);
-        let arrival = Arrival { page, generation, record, asker, stage, since };
-        self.moves.arriving.insert(taken, arrival);
-        self.moves.questions.push_back(taken);
+        self.settle_move(taken, &entry, world);
         Ok(())
     }
 
@@ -110,7 +104,21 @@ impl Daemon {
     /// adopted, the file is told.
     pub(super) fn note_adopted<W: World>(&mut self, frame: u32, world: &mut W) {
         if self.moves.adopting.remove(&frame) && self.moves.adopting.is_empty() {
-            world.slots_adopted();
+            self.end_adoption(world);
         }
+    }
+
+    /// Empties what is free: nothing of it is to come any more.
+    fn end_adoption<W: World>(&mut self, world: &mut W) {
+        let slots = self.frames.slots();
+        let mut next = slots.start;
+        let used = (slots.start..self.frames.high).filter(|slot| !self.frames.free.contains(slot));
+        for end in used.chain([slots.end]) {
+            if next < end {
+                world.punch_slots(next - slots.start, end - next);
+            }
+            next = end + 1;
+        }
+        world.slots_adopted();
     }
 }

@@ -191,6 +191,7 @@ impl Daemon {
         let at = self.layout.frame_offset(FrameIndex(to)) + done;
         let range = ByteRange { offset: at, bytes };
         coherence::writing(world.pages(), range, |pages| pages.copy_in(at, data));
+        self.persist_piece(at, bytes, world)?;
         let next = TierMove { sum: add_to_sum(tier_move.sum, data), ..*tier_move };
         let done = done + bytes;
         if done < self.layout.pages.page_bytes() {

@@ -192,6 +192,7 @@ impl Daemon {
         if !world.private().mutated(Mutation::SkipTierCopy) {
             coherence::writing(pages, range(to), |pages| pages.copy_in(at(to), &buffer));
         }
+        self.persist_piece(at(to), bytes, world)?;
         if done + bytes < page_bytes {
             return Ok(TierMoveStage::Copying(done + bytes));
         }

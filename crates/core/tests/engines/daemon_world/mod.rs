@@ -310,8 +310,7 @@ impl Rig {
 
     /// A rack with a spill file of so many slots.
     pub fn with_spill(memory_frames: u32, slots: u32) -> Rig {
-        let tiers = Tiers::default().with_spill(memory_frames, slots).unwrap();
-        Rig::on(TestWorld { tiers, ..TestWorld::new(memory_frames + slots) })
+        Rig::on(TestWorld::with_spill(memory_frames, slots))
     }
 
     /// The machine starts again, with nothing in its memory; the spill file and the master have
@@ -406,8 +405,8 @@ impl Rig {
             let world = &mut self.world;
             let attached = catch_unwind(AssertUnwindSafe(|| {
                 let mut daemon = Daemon::attach(world, RACK, Some(world.layout.pages)).unwrap();
-                if world.spill.is_adopting {
-                    let found = world.spill.headers();
+                if world.tiers.spill().is_some() {
+                    let found = world.spill.found();
                     daemon.adopt_slots(found, world).unwrap();
                 }
                 daemon.master_up(world);

@@ -1,8 +1,10 @@
 //! The spill file of the daemon's tests. A job has done its first half when it begins, the rest
-//! when it ends; a daemon that dies meanwhile leaves it at that.
+//! when it ends; a daemon that dies meanwhile leaves it at that. Slots that it gave back since its
+//! last job have their bytes again then.
 
 use super::TestWorld;
 use rackpool_core::spill::{SLOT_HEADER_BYTES, SlotHeader, SpillDone, SpillFile, SpillJob};
+use rackpool_core::tier::Tiers;
 use rackpool_core::{Error, Result};
 use std::collections::BTreeMap;
 
@@ -16,11 +18,10 @@ struct Slot {
 pub struct TestSpill {
     slots: BTreeMap<u32, Slot>,
     job: Option<SpillJob>,
+    punched: BTreeMap<u32, Slot>,
     /// Jobs end with this.
     pub error: Option<Error>,
-    /// Jobs do not end.
     pub is_slow: bool,
-    /// Jobs that were begun.
     pub begun: u64,
     /// Whether pages of a lost region are to be adopted.
     pub is_adopting: bool,
@@ -30,6 +31,9 @@ impl TestSpill {
     /// The process of the file is gone, and what it was at.
     pub(super) fn die(&mut self) {
         self.job = None;
+        for (slot, of) in std::mem::take(&mut self.punched) {
+            self.slots.entry(slot).or_insert(of);
+        }
     }
 
     /// Flips a bit of the page in a slot.
@@ -37,10 +41,11 @@ impl TestSpill {
         self.slots.get_mut(&slot).expect("the slot was written").page[17] ^= 4;
     }
 
-    /// What the headers say of slots that have one.
-    pub fn headers(&self) -> Vec<(u32, SlotHeader)> {
+    /// What the next daemon is told of slots that have a header.
+    pub(super) fn found(&self) -> Vec<(u32, SlotHeader)> {
         let decoded = |(slot, of): (&u32, &Slot)| Some((*slot, SlotHeader::decode(&of.header)?));
-        self.slots.iter().filter_map(decoded).collect()
+        let told = self.slots.iter().filter(|_| self.is_adopting);
+        told.filter_map(decoded).collect()
     }
 
     pub fn used(&self) -> usize {
@@ -81,11 +86,19 @@ impl TestSpill {
     }
 }
 
+impl TestWorld {
+    pub(super) fn with_spill(memory_frames: u32, slots: u32) -> TestWorld {
+        let tiers = Tiers::default().with_spill(memory_frames, slots).unwrap();
+        TestWorld { tiers, ..TestWorld::new(memory_frames + slots) }
+    }
+}
+
 impl SpillFile for TestWorld {
     fn begin_spill(&mut self, job: SpillJob) {
         self.fuse.burn();
         assert!(self.spill.job.is_none(), "one job at a time");
         self.spill.begun += 1;
+        self.spill.punched.clear();
         if let SpillJob::Write { slot, offset, data } = &job {
             self.spill.write(*slot, *offset, &data[..data.len() / 2]);
         }
@@ -105,7 +118,8 @@ impl SpillFile for TestWorld {
     fn punch_slots(&mut self, first: u32, count: u32) {
         self.fuse.burn();
         for slot in first..first + count {
-            self.spill.slots.remove(&slot);
+            let gone = self.spill.slots.remove(&slot);
+            self.spill.punched.extend(gone.map(|of| (slot, of)));
         }
     }
 
