@@ -20,7 +20,7 @@ pub struct Stage {
     pub memory: Vec<String>,
     /// The policy by which daemons that are started move pages.
     pub migration: &'static str,
-    /// The size of the spill file of a rack, if there is only one.
+    /// The size of the spill file of the first rack.
     pub spill: Option<&'static str>,
     prefix: String,
     dir: PathBuf,
@@ -62,9 +62,9 @@ impl Stage {
         stage.started()
     }
 
-    /// One rack with this memory and a spill file of this size.
-    pub fn with_spill(memory: &str, size: &'static str) -> Stage {
-        let mut stage = Self::empty("/dev/shm", &[memory]);
+    /// Racks with this memory, the first with a spill file of this size.
+    pub fn with_spill(memory: &[&str], size: &'static str) -> Stage {
+        let mut stage = Self::empty("/dev/shm", memory);
         stage.spill = Some(size);
         stage.started()
     }
@@ -127,7 +127,7 @@ impl Stage {
         let [rack, shard, shards] = numbers;
         let policy = self.migration.to_string();
         let spill = |size| format!("{}?size={size}", self.spill_path().display());
-        let spill = self.spill.map(spill).unwrap_or_default();
+        let spill = self.spill.filter(|_| home.number() == 0).map(spill).unwrap_or_default();
         let args = [rack, self.addr.clone(), memory.into(), shard, shards, policy, spill];
         Proc::start(&format!("daemon {home}"), "daemon", &args)
     }
