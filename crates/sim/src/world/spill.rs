@@ -15,7 +15,7 @@ struct SlotBytes {
     page: Vec<u8>,
 }
 
-/// The file, by slot.
+/// What the file has, by slot.
 #[derive(Default)]
 pub struct SpillSlots {
     slots: BTreeMap<u32, SlotBytes>,

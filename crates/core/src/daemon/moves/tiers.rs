@@ -74,7 +74,7 @@ impl Daemon {
         self.start_tier_move(page, from, range, world)
     }
 
-    /// Takes the new frame.
+    /// Takes a free frame of a range for the page of another frame.
     pub(super) fn start_tier_move<W: World>(
         &mut self,
         page: PageId,
