@@ -178,6 +178,29 @@ fn killed_daemons_and_masters_lose_no_page_between_memory_and_the_spill_file() {
 }
 
 #[test]
+fn memory_that_persists_has_a_spill_file_too() {
+    let _turn = busy();
+    let mut random = Random::new(seed("spill_pmem"));
+    let mut stage = Stage::empty("/dev/shm", &[""]);
+    stage.spill = Some("16M");
+    stage.memory[0] = format!("pmem:{}?size=2M&pages=64K", stage.pmem_path().display());
+    stage.start_master();
+    stage.start_daemon(0);
+    let pool = stage.pool(0, Tcp);
+    let mut handle = pool.handle().unwrap();
+    let filled = fill(&mut handle, 8 << 20, &mut random);
+    for _ in 0..2 {
+        stage.kill_daemon(0);
+        stage.start_daemon(0);
+        filled.iter().for_each(|one| one.check(&mut handle));
+    }
+    until_served(|| handle.persist(filled[0].addr, filled[0].bytes));
+    free_all(&mut handle, filled);
+    drop((handle, pool));
+    stage.finish();
+}
+
+#[test]
 fn a_region_and_its_spill_file_belong_together() {
     let _turn = busy();
     let mut stage = Stage::with_spill(&["size=1M&pages=64K"], "4M");

@@ -74,6 +74,11 @@ impl Stage {
         self.dir.with_extension("spill")
     }
 
+    /// Where a file of memory that persists may be, beside the spill file.
+    pub fn pmem_path(&self) -> PathBuf {
+        self.dir.with_extension("pmem")
+    }
+
     fn started(mut self) -> Stage {
         self.start_master();
         for daemon in 0..self.homes.len() {
@@ -193,6 +198,7 @@ impl Drop for Stage {
         remove_files(&self.prefix);
         let _ = std::fs::remove_dir_all(&self.dir);
         let _ = std::fs::remove_file(self.spill_path());
+        let _ = std::fs::remove_file(self.pmem_path());
     }
 }
 
