@@ -25,8 +25,8 @@ pub const TIERS_MAX: usize = 4;
 pub const SPILL_RESERVE: u32 = 32;
 /// And no more than so many: beyond, cold pages are better off in memory.
 pub const SPILL_RESERVE_MAX: u32 = 64;
-/// So long a page may be shut that goes to the file, ns: a busy disk takes its time to sync, and the
-/// page is one that was not used.
+/// So long a page may be shut that goes to the file, ns: a busy disk takes its time to sync, and
+/// the page is one that was not used.
 pub const SPILL_SHUT_NS: u64 = 2 * NS_PER_SECOND;
 /// After so many pages that could not be spilled, one after another, none is expected to go.
 pub const SPILL_FAILS_MAX: u32 = 16;

@@ -4,9 +4,9 @@
 //! In: jobs, one at a time, and slots that are not needed any more, in the order in which they were
 //! said. Out: the ends of jobs, which the loop fetches. A seal is two syncs: the page's bytes are
 //! on the device before the header says so, the header before the engine hears of it. The file
-//! begins with a block that says to which region it belongs, and whether pages of a lost region of the rack are
-//! still to be adopted; a slot is a header and a page. One daemon has the file: its lock ends with
-//! the process.
+//! begins with a block that says to which region it belongs, and whether pages of a lost region of
+//! the rack are still to be adopted; a slot is a header and a page. One daemon has the file: its
+//! lock ends with the process.
 //!
 //! Bounds: one job, and an order for each slot that is given back, which is taken before the slot
 //! can be used again.

@@ -1,7 +1,7 @@
 //! The spill file of a rack, as its daemon sees it. It outlives the daemon, and goes with the
 //! rack's region. A job is half done when it begins and whole when it ends, some time later; a
-//! daemon that dies in between leaves it at that. When the host has no room for memory it has none in
-//! the file's file system either: then what is written fails. Called by `rack.rs`.
+//! daemon that dies in between leaves it at that. When the host has no room for memory it has none
+//! in the file's file system either: then what is written fails. Called by `rack.rs`.
 
 use crate::time::Ps;
 use rackpool_core::spill::{SLOT_HEADER_BYTES, SpillDone, SpillJob};

@@ -314,7 +314,7 @@ impl Rig {
     }
 
     /// The machine starts again, with nothing in its memory; the spill file and the master have
-    /// what they had. What was in memory is lost, and with it all clients. Ends at that effect once.
+    /// what they had. What was in memory is lost, with all clients. Ends at that effect once.
     pub fn reboot(&mut self, effects: Option<u64>) {
         let tiers = self.world.tiers.clone();
         let old = &mut self.world;
