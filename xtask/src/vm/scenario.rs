@@ -138,6 +138,8 @@ pub const SCENARIOS: &[Scenario] = &[
         modules: &["ext4", "nfit", "nd_pmem"],
         uses_program: true,
         script: include_str!("scenarios/spill.sh"),
+        limit_s: 300,
+        is_soak: true,
         ..SCENARIO
     },
     Scenario {
