@@ -24,7 +24,7 @@ const MUTATION_SEEDS: u64 = 3000;
 /// Seeds that are searched for one that its known seed does not catch any more.
 const MUTATION_SEARCH: u64 = 10_000;
 /// Mutations that there are: a report of fewer is not of this tree.
-const MUTATIONS: usize = 87;
+const MUTATIONS: usize = 90;
 /// How many fresh seeds `cargo xtask ci` runs at most, and how long.
 const CI_SEEDS: u64 = 50;
 const CI_SECONDS: u64 = 30;
@@ -121,9 +121,12 @@ fn sweep(
     if let Some(limit) = &limit {
         words.extend(["--seconds", limit]);
     }
-    // Half of the runs have racks with several memories.
+    // Half of the runs have racks with several memories, and half with spill files.
     if first_seed % 2 == 1 {
         words.push("--tiers");
+    }
+    if first_seed % 4 > 1 {
+        words.push("--spill");
     }
     println!("first seed {first_seed}");
     let task = Task::new(&program, &words).minutes(minutes(seeds, seconds));

@@ -9,7 +9,7 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 10] = [
+const RUNS: [SoakRun; 11] = [
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
@@ -110,6 +110,11 @@ const RUNS: [SoakRun; 10] = [
             "12",
         ],
         env: &[],
+    },
+    SoakRun {
+        name: "spill",
+        words: &["test", "-p", "rackpool", "--release", "--test", "crash", "--", "spill::"],
+        env: &[("RACKPOOL_SPILL", "full")],
     },
     SoakRun { name: "tiers", words: &["xtask", "vm", "tiers-run-soak", "tiers-kv-soak"], env: &[] },
 ];

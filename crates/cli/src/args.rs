@@ -326,6 +326,10 @@ pub struct DaemonArgs {
     /// [default: shm:/dev/shm/rackpool-rackN?size=1G]
     #[arg(long, value_name = "MEMORY", value_parser = parse_memory)]
     pub memory: Option<String>,
+    /// Keep pages that are not used in this file, on an SSD, if memory is short: PATH?size=SIZE;
+    /// they come back when they are used. Fixed when the memory is made
+    #[arg(long, value_name = "FILE", value_parser = parse_spill)]
+    pub spill: Option<String>,
     /// Make the memory even if the machine has less now: allocations fail when it is used up
     #[arg(long)]
     pub overcommit: bool,

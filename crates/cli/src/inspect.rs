@@ -36,6 +36,8 @@ struct Region {
     frames: u64,
     /// Of a region with several memories, nearest first.
     tiers: Vec<TierRange>,
+    /// Frames behind those of the memories: they are in a spill file.
+    slots: u32,
     features: u64,
     epoch: u64,
     frames_high: u64,
@@ -120,7 +122,8 @@ fn inspect(path: &Path) -> Result<Region> {
         region_id: format!("{:016x}{:016x}", block.region_id[0], block.region_id[1]),
         page_bytes: pages.page_bytes(),
         frames: block.frame_count,
-        tiers: tiers.ranges().to_vec(),
+        tiers: tiers.memories().to_vec(),
+        slots: tiers.spill().map_or(0, |slots| slots.frame_count),
         features: block.features,
         epoch: word(StateWord::Epoch)?,
         frames_high: high,
@@ -137,7 +140,7 @@ fn inspect(path: &Path) -> Result<Region> {
         words_differing,
         words_damaged,
         sessions: count_sessions(&meta, &meta_path, block.sessions)?,
-        pages_bytes: layout.pages_bytes(),
+        pages_bytes: u64::from(tiers.memory_frames(frame_count)) * pages.page_bytes(),
         pages_backed_bytes: backed(std::fs::metadata(path)),
         private_backed_bytes: backed(meta.metadata()),
     })

@@ -121,6 +121,7 @@ fn start_daemon(args: &DaemonArgs, memory: &str, emulate: Emulate) -> Result<Dae
     find_master(&found.master)?;
     let options = DaemonOptions::new(args.rack, &found.master.join(","), memory);
     let mut options = options.shard(shard, shards);
+    options.spill.clone_from(&args.spill);
     options.overcommit = args.overcommit;
     options.listen = args.listen;
     options.secret = found.secret;

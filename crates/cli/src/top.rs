@@ -171,9 +171,12 @@ fn table(masters: &str, now: &Sample, before: Option<&Sample>) -> String {
         }
         for (number, tier) in rack.tiers.tiers.iter().enumerate() {
             let TierStats { node, frames, frames_free, .. } = tier;
+            let (place, what) = match tier.is_file() {
+                true => ("in the spill file".to_owned(), "slots"),
+                false => (format!("on memory node {node}"), "frames"),
+            };
             text.push_str(&format!(
-                "rack {}: tier {number} on memory node {node}: {frames_free} of {frames} frames \
-                 free\n",
+                "rack {}: tier {number} {place}: {frames_free} of {frames} {what} free\n",
                 rack.rack
             ));
         }

@@ -67,3 +67,9 @@ pub fn parse_memory(text: &str) -> Result<String, String> {
     let plain = |error: String| error.strip_prefix("memory: ").unwrap_or(&error).to_owned();
     spec.map(|_| text.to_owned()).map_err(|error| plain(error.to_string()))
 }
+
+pub fn parse_spill(text: &str) -> Result<String, String> {
+    let spec = text.parse::<rackpool_mem::region::SpillSpec>();
+    let plain = |error: String| error.strip_prefix("memory: ").unwrap_or(&error).to_owned();
+    spec.map(|_| text.to_owned()).map_err(|error| plain(error.to_string()))
+}

@@ -20,6 +20,17 @@ pub const TIER_NS_PER_BYTE: u64 = 8;
 /// Memories of one rack: DRAM, CXL memory at the processor, behind a switch, and one more.
 pub const TIERS_MAX: usize = 4;
 
+/// A rack with a spill file keeps one of so many frames free, for pages that come back and new
+/// ones: the price of an allocation is then not a write to the file.
+pub const SPILL_RESERVE: u32 = 32;
+/// And no more than so many: beyond, cold pages are better off in memory.
+pub const SPILL_RESERVE_MAX: u32 = 64;
+/// So long a page may be shut that goes to the file, ns: a busy disk takes its time to sync, and
+/// the page is one that was not used.
+pub const SPILL_SHUT_NS: u64 = 2 * NS_PER_SECOND;
+/// After so many pages that could not be spilled, one after another, none is expected to go.
+pub const SPILL_FAILS_MAX: u32 = 16;
+
 /// Smallest slab object: one cache line. Source: Rcmp §5.1 (powers of two).
 pub const SLAB_SHIFT_MIN: u8 = 6;
 

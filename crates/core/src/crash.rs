@@ -9,15 +9,15 @@ use crate::seam::{Mem, Mutation};
 
 /// Writes back what a dead process may have left in the caches of its host: its slot section, and
 /// the frames that its cells announce. Called on that host by the process that reports it dead,
-/// before the report. `slot` and `pages` are that host's views.
-pub fn flush_client(slot: &impl Mem, pages: &impl Mem, layout: &RegionLayout) {
+/// before the report. `slot` and `pages` are that host's views; so many frames are memory.
+pub fn flush_client(slot: &impl Mem, pages: &impl Mem, layout: &RegionLayout, frames: u32) {
     if pages.is_coherent() || pages.mutated(Mutation::LeaveDeadLines) {
         return;
     }
     for cell in 0..CELLS {
         let frame = slot.load(cell_offset(cell)).checked_sub(1);
         let frame = frame.and_then(|frame| u32::try_from(frame).ok()).map(FrameIndex);
-        if let Some(frame) = frame.filter(|frame| frame.0 < layout.frame_count) {
+        if let Some(frame) = frame.filter(|frame| frame.0 < frames) {
             pages.flush(layout.frame_offset(frame), layout.pages.page_bytes());
         }
     }

@@ -114,8 +114,11 @@ const _: () = assert!(std::mem::offset_of!(Superblock, checksum) == 120);
 /// Feature bit of a region whose hosts' caches no hardware keeps in agreement: whoever opens it has
 /// to write lines back and drop them (`coherence.rs`).
 pub const FEATURE_SOFTWARE_COHERENT: u64 = 1;
+/// Feature of a region with frames that are slots of a file: pages in them are not in memory
+/// (`tier.rs`).
+pub const FEATURE_SPILL: u64 = 2;
 /// Feature bits that this release knows.
-pub const FEATURES: u64 = FEATURE_SOFTWARE_COHERENT;
+pub const FEATURES: u64 = FEATURE_SOFTWARE_COHERENT | FEATURE_SPILL;
 
 impl Superblock {
     /// Who keeps the caches of the region's hosts in agreement.

@@ -35,6 +35,7 @@ pub mod rrpc;
 pub mod runtime;
 pub mod seam;
 mod shard;
+pub mod spill;
 pub mod target;
 pub mod tier;
 pub mod wire;

@@ -219,6 +219,14 @@ names! {
         ZeroUndurably = "zero-undurably",
         /// Sessions and locks of before a loss of power are taken for those of living processes.
         KeepDeadSessions = "keep-dead-sessions",
+        /// A page counts as spilled before its slot is durable.
+        SkipSeal = "skip-seal",
+        /// The slot of a page that comes back is freed before the directory names its frame.
+        FreeSlotEarly = "free-slot-early",
+        /// A page in a slot is open to all that have its generation, as if it were in memory.
+        OpenSpilledPage = "open-spilled-page",
+        /// What a slot holds is a page whatever it adds up to.
+        TrustSlot = "trust-slot",
         /// Other hosts are not shown that a table word has changed.
         HideTableWord = "hide-table-word",
         /// A frame's table word is looked at in an old line.
@@ -281,6 +289,17 @@ impl Mutation {
         first as usize <= self as usize && self as usize <= last as usize
     }
 
+    /// Whether it shows only in racks with a spill file.
+    pub const fn is_of_spill(self) -> bool {
+        matches!(
+            self,
+            Mutation::SkipSeal
+                | Mutation::FreeSlotEarly
+                | Mutation::OpenSpilledPage
+                | Mutation::TrustSlot
+        )
+    }
+
     /// Whether a promise is broken that the simulator's checkers look at. The others cost speed, or
     /// are no part of what its clients do, or happen to them without a way out: tests of the
     /// engines notice them. Those of HERD's fast path are noticed by its own virtual world, in the
@@ -308,6 +327,7 @@ impl Mutation {
                     | Mutation::KeepFrameKey
                     | Mutation::GiveFrameEarly
                     | Mutation::GiveFrameUncleared
+                    | Mutation::TrustSlot
             )
     }
 }
@@ -478,7 +498,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 87);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 90);
     }
 
     #[test]

@@ -12,6 +12,10 @@ use std::fmt::{self, Display, Formatter};
 use std::ops::Range;
 use std::str::FromStr;
 
+/// What stands for a node at the last range of frames if that is the slots of a file: pages that
+/// are not in memory.
+pub const SPILL_NODE: u16 = u16::MAX;
+
 /// Which of a rack's memories is meant.
 ///
 /// ```
@@ -85,6 +89,13 @@ pub struct TierStats {
     pub frames_free: u64,
 }
 
+impl TierStats {
+    /// Whether it is no memory, but the slots of the rack's spill file.
+    pub fn is_file(&self) -> bool {
+        self.node == SPILL_NODE
+    }
+}
+
 /// What a daemon says of its rack's memories.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierReport {
@@ -98,6 +109,11 @@ impl TierReport {
     /// Whether the rack has one memory, so that there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.tiers.is_empty()
+    }
+
+    /// Whether a frame is a slot of the rack's spill file.
+    pub fn is_slot(&self, frame: u32) -> bool {
+        self.of(frame).is_some_and(|(_, tier)| tier.is_file())
     }
 
     /// The tier of a frame, with its number.
@@ -149,6 +165,10 @@ impl Tiers {
             first_frame = first_frame.checked_add(range.frame_count)?;
             ranges.push(range);
         }
+        let is_file = |range: &TierRange| range.node == SPILL_NODE;
+        if ranges.iter().rev().skip(1).any(is_file) {
+            return None;
+        }
         let is_whole = count == 0 || count > 1 && first_frame == frame_count;
         let is_empty = |range: &TierRange| range.frame_count == 0;
         let is_known = is_whole && words[count..].iter().all(|word| *word == 0);
@@ -164,8 +184,37 @@ impl Tiers {
         words
     }
 
+    /// These memories, of so many frames in all, and behind them the slots of a file. `None` if
+    /// that is one range too many, or too many frames.
+    pub fn with_spill(self, memory_frames: u32, slots: u32) -> Option<Tiers> {
+        let Tiers(mut ranges) = self;
+        if ranges.is_empty() {
+            ranges.push(TierRange { node: 0, first_frame: 0, frame_count: memory_frames });
+        }
+        let (node, first_frame) = (SPILL_NODE, memory_frames);
+        ranges.push(TierRange { node, first_frame, frame_count: slots });
+        let fits = memory_frames.checked_add(slots).is_some_and(|frames| frames < u32::MAX);
+        (slots > 0 && fits && ranges.len() <= TIERS_MAX).then_some(Tiers(ranges))
+    }
+
+    /// All ranges of frames, the slots of a file among them.
     pub fn ranges(&self) -> &[TierRange] {
         &self.0
+    }
+
+    /// The slots of the file, if the rack has one.
+    pub fn spill(&self) -> Option<TierRange> {
+        self.0.last().copied().filter(|range| range.node == SPILL_NODE)
+    }
+
+    /// How many of a region's frames are memory.
+    pub fn memory_frames(&self, frame_count: u32) -> u32 {
+        self.spill().map_or(frame_count, |slots| slots.first_frame)
+    }
+
+    /// The ranges that are memory.
+    pub fn memories(&self) -> &[TierRange] {
+        &self.0[..self.0.len() - usize::from(self.spill().is_some())]
     }
 
     /// The number of a frame's tier, if the rack has several.
@@ -174,15 +223,16 @@ impl Tiers {
         Some(u8::try_from(index).expect("tiers are few"))
     }
 
-    /// The frames of a tier, of a region of so many; `None` if there is no such tier.
+    /// The frames of a memory, of a region of so many; `None` if there is no such memory.
     pub fn frames_of(&self, tier: Tier, frame_count: u32) -> Option<Range<u32>> {
         let index = match tier {
             Tier::Near => 0,
-            Tier::Far => self.0.len().saturating_sub(1),
+            Tier::Far => self.memories().len().saturating_sub(1),
             Tier::Number(number) => usize::from(number),
         };
         let is_all = self.0.is_empty() && index == 0;
-        self.0.get(index).map(TierRange::frames).or_else(|| is_all.then_some(0..frame_count))
+        let range = self.memories().get(index).map(TierRange::frames);
+        range.or_else(|| is_all.then_some(0..frame_count))
     }
 }
 
@@ -229,5 +279,26 @@ mod tests {
             assert_eq!(Tiers::from_words(words, 8), None, "{words:x?}");
         }
         assert!(Tiers::from_words([6, node_2 | 2, 0, 0], 8).is_some());
+    }
+
+    #[test]
+    fn the_slots_of_a_file_are_the_last_range_and_no_memory() {
+        let file = u64::from(SPILL_NODE) << 32;
+        let one = Tiers::default().with_spill(8, 64).unwrap();
+        assert_eq!(one.words(), [8, file | 64, 0, 0]);
+        assert_eq!(Tiers::from_words(one.words(), 72), Some(one.clone()));
+        assert_eq!(one.spill().map(|range| range.frames()), Some(8..72));
+        assert_eq!((one.memory_frames(72), Tiers::default().memory_frames(72)), (8, 72));
+        for tier in [Tier::Near, Tier::Far, Tier::Number(0)] {
+            assert_eq!(one.frames_of(tier, 72), Some(0..8));
+        }
+        assert_eq!((one.frames_of(Tier::Number(1), 72), one.of(8)), (None, Some(1)));
+        let two = Tiers::by_weights(8, &[(0, 3), (2, 1)]).unwrap().with_spill(8, 8).unwrap();
+        assert_eq!((two.memories().len(), two.frames_of(Tier::Far, 16)), (2, Some(6..8)));
+        assert_eq!(Tiers::from_words([file | 8, 8, 0, 0], 16), None, "it is the last");
+        assert_eq!(Tiers::default().with_spill(8, 0), None);
+        assert_eq!(Tiers::default().with_spill(u32::MAX - 1, 1), None);
+        let four = Tiers::by_weights(8, &[(0, 1), (1, 1), (2, 1), (3, 1)]).unwrap();
+        assert_eq!(four.with_spill(8, 8), None, "one range too many");
     }
 }

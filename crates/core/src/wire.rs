@@ -531,6 +531,15 @@ pub enum MasterCall {
         addr: GAddr,
         bytes: u64,
     },
+    /// From a daemon with a new region: its rack's spill file still has a page of the region
+    /// before, which is lost until then. Answered with the page's home afterwards. What the
+    /// directory has of the page has to be `from`, or the same slot with a later generation.
+    AdoptPage {
+        /// Where the page was in the lost region.
+        from: PageHome,
+        /// The same slot of the new region.
+        to: PageHome,
+    },
 }
 
 /// An allocation that is to be freed by its home; no process knows its address any more.

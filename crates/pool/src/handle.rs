@@ -447,6 +447,8 @@ impl Handle {
     pub fn explain(&mut self, addr: GAddr) -> Result<Explain> {
         self.client.check(addr, 1)?;
         let page = self.client.geometry().page(addr);
+        // To find a page brings it into memory.
+        let before = self.ask_master(&MasterQuery::home(page))?;
         let was_cached = self.client.read_warm(addr, &mut [0]) != Err(Miss::Unknown);
         self.client.forget(page);
         let mut locate = Locate::new(&self.client, addr, 1);
@@ -470,6 +472,7 @@ impl Handle {
             frame: entry.frame.0,
             tier: tier.map(|(number, _)| number),
             node: tier.map(|(_, tier)| tier.node),
+            was_spilled: before.is_some_and(|it| it.rack == home && tiers.is_slot(it.frame.0)),
             generation: entry.generation.plain().0,
             replicated: entry.generation.is_shared(),
             translation_cached: was_cached,

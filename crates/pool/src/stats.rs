@@ -45,6 +45,9 @@ pub struct Explain {
     /// The memory node of that tier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<u16>,
+    /// Whether the page was in the rack's spill file when it was asked for: it is in memory now.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub was_spilled: bool,
     /// The frame's generation.
     pub generation: u64,
     /// Whether the page has replicas in other racks.
@@ -82,6 +85,9 @@ impl fmt::Display for Explain {
         if let (Some(tier), Some(node)) = (self.tier, self.node) {
             writeln!(f, "tier={tier}")?;
             writeln!(f, "node={node}")?;
+        }
+        if self.was_spilled {
+            writeln!(f, "was_spilled=true")?;
         }
         writeln!(f, "generation={}", self.generation)?;
         writeln!(f, "replicated={}", self.replicated)?;

@@ -60,6 +60,9 @@ pub struct Config {
     /// Whether racks have two memories, between which pages move.
     #[serde(default)]
     pub tiers: bool,
+    /// Whether racks have a spill file, and half of their memory.
+    #[serde(default)]
+    pub spill: bool,
     /// The safeguard that the engines leave out; needs the feature `mutations`.
     #[serde(skip)]
     pub mutation: Option<Mutation>,
@@ -79,6 +82,7 @@ impl Default for Config {
             placement: Policy::default(),
             software_coherent: None,
             tiers: false,
+            spill: false,
             mutation: None,
             trace_lines: 0,
         }
@@ -100,6 +104,11 @@ impl Config {
     /// Whether racks have two memories: as told, or for a safeguard that shows only there.
     pub fn has_tiers(&self) -> bool {
         self.tiers || self.mutation.is_some_and(Mutation::is_of_tiers)
+    }
+
+    /// Whether racks have a spill file: as told, or for a safeguard that shows only there.
+    pub fn has_spill(&self) -> bool {
+        self.spill || self.mutation.is_some_and(Mutation::is_of_spill)
     }
 
     /// Refuses what cannot be run.
@@ -150,6 +159,9 @@ impl Config {
         }
         if self.tiers {
             line.push_str(" --tiers");
+        }
+        if self.spill {
+            line.push_str(" --spill");
         }
         if let Some(mutation) = self.mutation {
             line.push_str(&format!(" --mutation {}", mutation.name()));

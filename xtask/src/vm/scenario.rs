@@ -130,6 +130,19 @@ pub const SCENARIOS: &[Scenario] = &[
         ..SCENARIO
     },
     Scenario {
+        name: "spill",
+        about: "pages in spill files after a crash of their host, with memory that persists or not",
+        guests: 2,
+        // The disk of both: the second guest is the first one's machine after the crash.
+        machine: Machine { shared_mib: 128, ..MACHINE },
+        modules: &["ext4", "nfit", "nd_pmem"],
+        uses_program: true,
+        script: include_str!("scenarios/spill.sh"),
+        limit_s: 300,
+        is_soak: true,
+        ..SCENARIO
+    },
+    Scenario {
         name: "herd",
         about: "HERD over unreliable connections and datagrams, two devices in a guest, with loss",
         // A thousand clients take half of it.

@@ -108,6 +108,9 @@ pub struct SimConfigArgs {
     /// Racks have two memories, and pages move between them
     #[arg(long)]
     pub tiers: bool,
+    /// Racks have half of their memory, and a spill file to which pages go and come back
+    #[arg(long)]
+    pub spill: bool,
 }
 
 /// Where reports go.

@@ -4,10 +4,11 @@
 //!
 //! A page that moves is shut for a moment while the master still names its old home. A client that
 //! found it shut says so ([`Locate::after`]) and asks that home's daemon, which answers when the
-//! move is over. So no client spins, and none waits for a page that is not shut.
+//! move is over. So no client spins, and none waits for a page that is not shut. A page that the
+//! master takes for lost with its rack's memory is asked for there once: it may be in a file.
 
 use super::{Client, Context, LinkId, OWN, Operation};
-use crate::addr::GAddr;
+use crate::addr::{GAddr, RackId};
 use crate::constants::{RESOLVE_PAGES_MAX, STALE_RETRIES_MAX};
 use crate::error::{Error, Result};
 use crate::seam::{Mem, Race, Rare};
@@ -94,6 +95,21 @@ impl Locate {
     }
 }
 
+impl Locate {
+    /// Whether another rack that has lost its memory still has the page in its spill file: its
+    /// daemon answers when the directory knows that.
+    async fn comes_back<M: Mem>(&mut self, cx: &mut impl Context<M>, rack: RackId) -> bool {
+        if rack == cx.client().own_rack() {
+            return false;
+        }
+        if cx.client().link_of(rack).is_none() && cx.connect(rack).await.is_err() {
+            return false;
+        }
+        let Some(link) = cx.client().link_of(rack) else { return false };
+        matches!(self.ask_daemon(cx, link).await, Ok(true))
+    }
+}
+
 impl<M: Mem> Operation<M> for Locate {
     /// The first page has a translation.
     type Output = ();
@@ -101,7 +117,10 @@ impl<M: Mem> Operation<M> for Locate {
     async fn run(&mut self, cx: &mut impl Context<M>) -> Result<()> {
         let mut is_known = self.ask_daemon(cx, OWN).await?;
         while !is_known {
-            let (home, resolved) = self.ask_master(cx).await?;
+            let (home, resolved) = match self.ask_master(cx).await {
+                Err(Error::Lost { rack, .. }) if self.comes_back(cx, rack).await => return Ok(()),
+                other => other?,
+            };
             let client = cx.client();
             is_known = if home.rack == client.own_rack() {
                 // Committed at the master, but our daemon did not know it yet: it will in a moment.

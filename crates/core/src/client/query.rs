@@ -3,7 +3,7 @@
 //! its answer as a type of its own; any other answer breaks the protocol. What carries a
 //! question needs to know neither.
 
-use crate::addr::{GAddr, RackId};
+use crate::addr::{GAddr, PageId, RackId};
 use crate::error::{Error, Result};
 use crate::heat::PageUse;
 use crate::member::{DrainReport, Member, MemberAnswer, MemberCall, RackState};
@@ -11,8 +11,8 @@ use crate::placement::LogPiece;
 use crate::policy::{BalanceRecord, DecisionRecord};
 use crate::tier::TierReport;
 use crate::wire::{
-    AuditReply, AuditRequest, DaemonStats, MasterAnswer, MasterCall, MasterStats, RackInfo, Reply,
-    Request, SessionState,
+    AuditReply, AuditRequest, DaemonStats, MasterAnswer, MasterCall, MasterStats, PageHome,
+    RackInfo, Reply, Request, Resolved, SessionState,
 };
 
 /// A question to a daemon that is answered with an `A`.
@@ -136,6 +136,20 @@ impl MasterQuery<MasterStats> {
 impl MasterQuery<Vec<RackInfo>> {
     pub fn racks() -> Self {
         Self { call: MasterCall::Racks, take: MasterAnswer::racks }
+    }
+}
+
+impl MasterQuery<Option<PageHome>> {
+    /// What the directory has of a page; `None` if it is nowhere, or lost.
+    pub fn home(page: PageId) -> Self {
+        let take = |answer: MasterAnswer| match answer {
+            MasterAnswer::Homes(homes) => Ok(match homes.first() {
+                Some(Resolved::Home(home)) => Some(*home),
+                _ => None,
+            }),
+            other => Err(unexpected(&other)),
+        };
+        Self { call: MasterCall::Resolve { page, count: 1 }, take }
     }
 }
 

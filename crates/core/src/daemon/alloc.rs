@@ -127,6 +127,11 @@ impl Daemon {
         }
     }
 
+    /// The first request that waits for frames or page ids.
+    pub(super) fn first_waiting(&self) -> Option<&Ticket> {
+        self.allocations.waiting.front()
+    }
+
     /// Serves, in order, the requests that wait for frames or page ids. Objects from pages that are
     /// there are given to all of them, frames only to the first.
     pub(super) fn serve_waiting<W: World>(&mut self, world: &mut W) {
@@ -224,7 +229,7 @@ impl Daemon {
             };
             self.frames.of_tiers().find(has_room)
         });
-        Some(nearest.unwrap_or(self.frames.all()))
+        Some(nearest.unwrap_or(self.frames.memory()))
     }
 
     fn is_fresh_slab_forced<W: World>(&self, range: &Range<u32>, world: &W) -> bool {
@@ -304,18 +309,20 @@ impl Daemon {
             return AllocOutcome::Waits;
         }
         let (count, range) = (wanted.count, &wanted.range);
-        let free = self.frames.free_in(range, count);
-        if free < count {
+        let needed = count + self.kept_for_returns();
+        let free = self.frames.free_in(range, needed);
+        if free < needed {
             let found = free
                 + self.freeing.coming(range)
                 + self.coming_from_tier_move(range)
-                + self.slabs.empty_in(range);
-            if found + self.replicas_for(ticket.record, range) < count {
+                + self.slabs.empty_in(range)
+                + self.spillable(range);
+            if found + self.replicas_for(ticket.record, range) < needed {
                 return AllocOutcome::Answer(Err(self.full_for(ticket)));
             }
             world.private().met(Race::WaitedForFrames);
             self.free_cached_pages(world);
-            self.take_replicas(count.saturating_sub(found), range, world);
+            self.take_replicas(needed.saturating_sub(found), range, world);
             return AllocOutcome::Waits;
         }
         if !self.frames.ids_fit(count) || world.private().rare(Rare::PageIdsExhausted) {

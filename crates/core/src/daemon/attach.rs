@@ -32,12 +32,14 @@ use crate::daemon::replicas::Replicas;
 use crate::daemon::scrub::Scrub;
 use crate::daemon::session::Sessions;
 use crate::daemon::slab::Slabs;
+use crate::daemon::spilling::Spilling;
 use crate::daemon::tiering::Tiering;
 use crate::daemon::{Daemon, World, set_table};
 use crate::error::{Error, Result};
 use crate::layout::{
-    FEATURE_SOFTWARE_COHERENT, FEATURES, FRAME_BYTES, FRAMES_OFFSET, FrameState, LAYOUT_VERSION,
-    MAGIC, RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, StateWord, Superblock, table_word,
+    FEATURE_SOFTWARE_COHERENT, FEATURE_SPILL, FEATURES, FRAME_BYTES, FRAMES_OFFSET, FrameState,
+    LAYOUT_VERSION, MAGIC, RegionLayout, STATE_OFFSET, SUPERBLOCK_OFFSET, StateWord, Superblock,
+    table_word,
 };
 use crate::persist::Persist;
 use crate::seam::{Mem, Mutation, Probe, Race};
@@ -72,10 +74,7 @@ pub fn format<W: World>(
         rack: rack.0,
         region_id,
         frame_count: u64::from(layout.frame_count),
-        features: match Coherence::of(world.pages()) {
-            Coherence::Hardware => 0,
-            Coherence::Software => FEATURE_SOFTWARE_COHERENT,
-        },
+        features: features_of(world),
         sessions: SESSIONS_MAX,
         slots: SLOTS_MAX,
         tiers: world.tiers().words(),
@@ -105,6 +104,15 @@ fn persist_superblock<M: Persist>(mem: &M) -> Result<()> {
         what: "making a new region durable".into(),
         reason: error.to_string(),
     })
+}
+
+/// What the reader of a region has to know.
+fn features_of<W: World>(world: &W) -> u64 {
+    let coherence = match Coherence::of(world.pages()) {
+        Coherence::Hardware => 0,
+        Coherence::Software => FEATURE_SOFTWARE_COHERENT,
+    };
+    coherence | if world.tiers().spill().is_some() { FEATURE_SPILL } else { 0 }
 }
 
 /// Reads the superblock of a private section: `BadRegion` if there is none or it is torn,
@@ -210,6 +218,7 @@ impl Daemon {
             calls: MasterCalls::new(),
             moves: Moves::default(),
             tiering: Tiering::default(),
+            spilling: Spilling::default(),
             orphans,
             replicas: Replicas::default(),
             rooms: ReplicaQuotas::default(),
@@ -232,7 +241,7 @@ impl Daemon {
         }
         daemon.start_freeing(&leaving, None, world);
         daemon.hold_first_pages(&leaving, world.private());
-        let used = daemon.frames.high;
+        let used = daemon.frames.high.min(daemon.frames.memory().end);
         crash::flush_daemon(world.table(), world.pages(), &layout, used);
         daemon.trim_slabs(world);
         Ok(daemon)
@@ -273,7 +282,7 @@ impl Daemon {
                 return bad(format!("the entry of frame {frame} makes no sense: {entry:?}"));
             }
             let Some(other) = self.frames.by_page.insert(entry.page.0, frame) else { continue };
-            let has_tiers = self.frames.of_tiers().next().is_some();
+            let has_tiers = self.frames.has_several_ranges();
             // Which of the two is not in the index: where the page is not, as far as is known.
             let rank = |state| match state {
                 FrameState::Arriving => 2,
@@ -360,7 +369,8 @@ impl Daemon {
                 settle_table(world, frame, key.shared().0);
                 continue;
             }
-            settle_table(world, frame, entry.generation.0);
+            let word = self.open_word(frame, entry.generation, world);
+            settle_table(world, frame, word);
         }
         for index in 0..REPLICA_HOMES {
             set_table(world, self.layout.replicas_word(index), 0);
@@ -388,6 +398,9 @@ impl Daemon {
         let owner = entry.owner.0;
         if owner != 0 && entry.first {
             self.frames.owned.insert((owner, frame));
+        }
+        if self.frames.is_slot(frame) {
+            return self.count_spilled(frame, entry, world);
         }
         if entry.shift == 0 {
             self.allocations_live += u64::from(entry.first);

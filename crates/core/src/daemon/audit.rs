@@ -220,7 +220,7 @@ impl Daemon {
             total.allocations += u64::from(entry.first);
             total.bytes += self.layout.pages.page_bytes();
         } else {
-            let live = u64::from(self.slabs.live(frame));
+            let live = u64::from(self.slabs.live(frame)) + self.spilling.objects(frame);
             total.allocations += live;
             total.bytes += live << entry.shift;
         }

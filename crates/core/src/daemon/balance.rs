@@ -97,7 +97,7 @@ impl Daemon {
         let mut last = hand;
         for (&page, &frame) in pages {
             last = PageId(page);
-            if self.heat.is_resting(last) || !may_go(frame, world.private()) {
+            if self.heat.is_resting(last) || !may_go(frame, &self.frames, world.private()) {
                 continue;
             }
             let (recent, moves_lately) = self.use_for_balance(last);

@@ -235,7 +235,8 @@ impl Daemon {
     pub(super) fn is_apart<W: World>(&self, addr: GAddr, world: &W) -> bool {
         let page = self.layout.pages.page(addr);
         let is_page = page.0 != 0 && page <= self.layout.pages.page_id_max();
-        is_page && self.frames.home(world.private(), page).is_none()
+        let is_here = self.is_spilled(page) || self.frames.home(world.private(), page).is_some();
+        is_page && !is_here
     }
 
     /// The next payment: all debts in order, with the number of the last.
@@ -312,9 +313,10 @@ impl Daemon {
         };
         // Its mover's commit is refused by now.
         self.give_up_moving(frame, world);
-        let Some((frame, entry)) = self.frames.home(world.private(), page) else {
-            return FrameEntry::load_checked(world.private(), frame).state == FrameState::Freeing;
-        };
+        let entry = FrameEntry::load_checked(world.private(), frame);
+        if entry.state != FrameState::Home {
+            return entry.state == FrameState::Freeing;
+        }
         self.uncount(frame, &entry);
         self.orphans.frames.insert(frame);
         self.start_freeing(&[frame], None, world);
@@ -326,6 +328,12 @@ impl Daemon {
         let DeferredFree { id, addr, bytes } = orphan;
         if let Some(due) = self.orphans.dues.get(&addr.0) {
             return due.orphan.id == id;
+        }
+        // What is not in memory is told again when it is.
+        let page = self.layout.pages.page(addr);
+        if self.is_spilled(page) {
+            self.want_back(page);
+            return false;
         }
         if self.is_apart(addr, world) {
             return false;

@@ -173,6 +173,8 @@ struct IdRange {
 pub(super) struct Frames {
     pages: PageGeometry,
     count: u32,
+    /// Frames that are memory; those behind them are slots of a file.
+    memory: u32,
     tiers: Tiers,
     /// Frames from here on were never used.
     pub(super) high: u32,
@@ -207,9 +209,11 @@ impl Frames {
         if ids.next > ids.end || ids.end > pages.page_id_max().0 {
             return bad(format!("page ids {} to {} make no range", ids.next, ids.end));
         }
+        let memory = tiers.memory_frames(count);
         Ok(Frames {
             pages,
             count,
+            memory,
             tiers,
             high: high as u32,
             free: BTreeSet::new(),
@@ -223,14 +227,37 @@ impl Frames {
         })
     }
 
-    /// Frames that are free now.
+    /// Frames and slots that are free now.
     pub(super) fn free_count(&self) -> u32 {
         self.count - self.high + self.free.len() as u32
     }
 
-    /// All frames, whatever their tier.
-    pub(super) fn all(&self) -> Range<u32> {
-        0..self.count
+    /// All frames of memory, whatever their tier.
+    pub(super) fn memory(&self) -> Range<u32> {
+        0..self.memory
+    }
+
+    /// The frames that are slots of a file; none if the rack has no such file.
+    pub(super) fn slots(&self) -> Range<u32> {
+        self.memory..self.count
+    }
+
+    pub(super) fn is_slot(&self, frame: u32) -> bool {
+        frame >= self.memory
+    }
+
+    /// How many frames of memory are free; if more than `enough`, perhaps only some of them.
+    pub(super) fn free_memory(&self, enough: u32) -> u32 {
+        if self.slots().is_empty() {
+            self.free_count()
+        } else {
+            self.free_in(&self.memory(), enough)
+        }
+    }
+
+    /// Whether a page may be in two frames, because it moves between them.
+    pub(super) fn has_several_ranges(&self) -> bool {
+        !self.tiers.ranges().is_empty()
     }
 
     /// The frames of a tier; `None` if there is no such tier.
@@ -238,9 +265,10 @@ impl Frames {
         self.tiers.frames_of(tier, self.count)
     }
 
-    /// The frames of each tier, nearest first, if there are several.
+    /// The frames of each memory, nearest first, if there are several.
     pub(super) fn of_tiers(&self) -> impl Iterator<Item = Range<u32>> + '_ {
-        self.tiers.ranges().iter().map(TierRange::frames)
+        let memories = Some(self.tiers.memories()).filter(|memories| memories.len() > 1);
+        memories.into_iter().flatten().map(TierRange::frames)
     }
 
     /// How many frames of a range are free; of those that were used before, at most `enough` count.
@@ -259,9 +287,9 @@ impl Frames {
         self.tiers.ranges().iter().map(of).collect()
     }
 
-    /// The frame and entry of a page that lives here now.
+    /// The frame and entry of a page that lives in memory here now.
     pub(super) fn home<M: Mem>(&self, mem: &M, page: PageId) -> Option<(u32, FrameEntry)> {
-        let frame = *self.by_page.get(&page.0)?;
+        let frame = *self.by_page.get(&page.0).filter(|frame| !self.is_slot(**frame))?;
         let entry = FrameEntry::load_checked(mem, frame);
         (entry.state == FrameState::Home).then_some((frame, entry))
     }

@@ -392,6 +392,7 @@ impl Daemon {
             let FrameEntry { owner, page, .. } = FrameEntry::load_checked(world.private(), *frame);
             self.frames.owned.remove(&(owner.0, *frame));
             self.forget_shared(*frame, page);
+            self.spilling.forget(*frame);
             self.quota.credit_frame(*frame, self.layout.pages.page_bytes());
             if let Some((slab, live)) = self.slabs.remove(*frame) {
                 self.allocations_live -= u64::from(live);
@@ -493,11 +494,16 @@ impl Daemon {
         let mut budget = if forced { 1 } else { self.step_frames() };
         while budget > 0 {
             let Some(&first) = self.freeing.drained.first() else { return };
+            let is_slot = self.frames.is_slot(first);
+            let same = |frame: u32| self.frames.is_slot(frame) == is_slot;
             let neighbours = (first..).zip(&self.freeing.drained);
-            let count = neighbours.take(budget).take_while(|(next, f)| next == *f).count();
+            let count =
+                neighbours.take(budget).take_while(|(next, f)| next == *f && same(*next)).count();
             budget -= count;
             let bytes = count as u64 * self.layout.pages.page_bytes();
-            if !world.private().mutated(Mutation::SkipPunch) {
+            if is_slot {
+                world.punch_slots(first - self.frames.slots().start, count as u32);
+            } else if !world.private().mutated(Mutation::SkipPunch) {
                 world.punch_pages(self.layout.frame_offset(FrameIndex(first)), bytes);
             }
             for frame in first..first + count as u32 {

@@ -334,7 +334,7 @@ impl Daemon {
     }
 
     fn ask<W: World>(&mut self, page: PageId, costs: AccessCosts, world: &W) -> MoveAsk {
-        let free_frame = self.frames.free_count() > 0;
+        let free_frame = self.frames.free_memory(1) > 0;
         let victim = if free_frame { None } else { self.victim(world) };
         let Self { heat, rack, .. } = self;
         heat.counts.asked += 1;
@@ -358,7 +358,7 @@ impl Daemon {
         let mut hand = heat.hand;
         for (&page, &frame) in frames.by_page.range(ahead).chain(behind).take(VICTIM_SAMPLE) {
             hand = PageId(page);
-            if !may_go(frame, world.private()) || heat.is_resting(hand) {
+            if !may_go(frame, frames, world.private()) || heat.is_resting(hand) {
                 continue;
             }
             let used = heat.use_of(hand);
@@ -422,12 +422,15 @@ impl Daemon {
 /// The victim with its use here. It leaves before the page comes, so there is none without a free
 /// frame here: two full racks exchange nothing.
 fn victim_here(ask: &MoveAsk, heat: &Heat, frames: &Frames) -> Option<Victim> {
-    let victim = ask.victim.filter(|_| frames.free_count() > 0)?;
+    let victim = ask.victim.filter(|_| frames.free_memory(1) > 0)?;
     Some(Victim { home_use: heat.use_of(victim.page).recent, ..victim })
 }
 
-/// Whether a page might be moved, as far as its frame's entry says.
-pub(super) fn may_go<M: Mem>(frame: u32, mem: &M) -> bool {
+/// Whether a page in memory might be moved, as far as its frame's entry says.
+pub(super) fn may_go<M: Mem>(frame: u32, frames: &Frames, mem: &M) -> bool {
+    if frames.is_slot(frame) {
+        return false;
+    }
     let entry = FrameEntry::load_checked(mem, frame);
     entry.state == FrameState::Home && entry.owner.0 == 0
 }

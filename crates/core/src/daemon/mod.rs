@@ -42,6 +42,7 @@ mod rrpc;
 mod scrub;
 mod session;
 mod slab;
+mod spilling;
 mod tiering;
 
 pub use attach::{format, read_superblock};
@@ -75,19 +76,21 @@ use crate::daemon::replicas::{HoldDecision, Replicas};
 use crate::daemon::scrub::Scrub;
 use crate::daemon::session::{Admit, Outcome, Sessions, Ticket};
 use crate::daemon::slab::Slabs;
+use crate::daemon::spilling::Spilling;
 use crate::daemon::tiering::Tiering;
 use crate::error::{Error, Result};
 use crate::layout::{RegionLayout, ResultKind, SlotWord};
 use crate::persist::Persist;
 use crate::replica::ReplicaCounts;
 use crate::seam::{ByteRange, Mem, Mutation, Nanos, Probe, Race, Rare};
+use crate::spill::SpillFile;
 use crate::tier::Tiers;
 use crate::wire::{
     AnswerCounts, DaemonStats, PageHome, Reply, ReplyFrame, Request, RequestCounts, RequestFrame,
 };
 
 /// What the engine needs of its process. Statically dispatched; no call may call the engine.
-pub trait World {
+pub trait World: SpillFile {
     /// The kind of memory that the sections are.
     type Mem: Mem;
     /// The kind of those that a loss of power may spare.
@@ -205,6 +208,7 @@ pub struct Daemon {
     calls: MasterCalls,
     moves: Moves,
     tiering: Tiering,
+    spilling: Spilling,
     orphans: DeferredFrees,
     replicas: Replicas,
     rooms: ReplicaQuotas,
@@ -247,11 +251,12 @@ impl Daemon {
         self.frames.free_count() + self.replica_frames()
     }
 
-    /// Frames that are free and that the host can give memory to now.
+    /// Frames that are free and that the host can give memory to now, and slots, which need none.
     fn frames_backable<W: World>(&self, world: &W) -> u64 {
         let page_bytes = self.layout.pages.page_bytes();
         let there = world.host_free_bytes().map_or(u64::MAX, |bytes| bytes / page_bytes);
-        there.min(self.frames.free_count().into())
+        let (memory, all) = (self.frames.free_memory(u32::MAX), self.frames.free_count());
+        there.min(memory.into()) + u64::from(all - memory)
     }
 
     /// How often this rack's memory was accessed since the process started, for
@@ -474,6 +479,7 @@ impl Daemon {
         };
         if let Some(reply) = reply {
             self.answers.note(&reply);
+            self.want_back_for(&reply);
             world.outbox().reply(from, ReplyFrame { seq, reply });
         }
     }
@@ -500,6 +506,7 @@ impl Daemon {
             || self.calls.retries()
             || self.locks.needs_tick()
             || self.moves.needs_tick()
+            || self.spill_needs_tick()
             || self.orphans.needs_tick();
         if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns() }
     }
@@ -524,7 +531,7 @@ impl Daemon {
             frames_free: u64::from(self.frames.free_count()),
             frames_backable: self.frames_backable(world),
             frames_quarantined: self.freeing.quarantined() as u64,
-            frames_slab: self.slabs.count() as u64,
+            frames_slab: self.slabs.count() as u64 + self.spilling.slabs(),
             allocated_bytes: self.allocated_bytes,
             allocations: self.allocations_live,
             client_quota_bytes,
@@ -560,6 +567,7 @@ impl Daemon {
         self.advance_tier_move(world);
         self.scan_cells(world);
         self.punch_step(world);
+        self.serve_spill(world);
         self.serve_locks(world);
         self.serve_awaited_arrivals(world);
         self.serve_waiting(world);
@@ -723,6 +731,7 @@ impl Daemon {
     fn answer<W: World>(&mut self, ticket: &Ticket, reply: Result<Reply>, world: &mut W) {
         if self.sessions.finish(ticket, world.private()) {
             self.answers.note(&reply);
+            self.want_back_for(&reply);
             let to = ClientId::of_record(ticket.record);
             world.outbox().reply(to, ReplyFrame { seq: ticket.seq, reply });
         }
@@ -769,32 +778,5 @@ impl Daemon {
         let outcome = Outcome { kind: ResultKind::Old, value, bytes: 0 };
         self.sessions.commit_result(record, seq, outcome, &mut self.redo, world);
         Ok(Reply::Old { value })
-    }
-
-    /// Where a word lies that gets or loses an address. Its page has no replica: it was recalled
-    /// before, and if it has got one since, the client asks again.
-    fn locate_named<W: World>(&self, addr: GAddr, world: &W) -> Result<u64> {
-        if self.replicas.is_shared(self.layout.pages.page(addr)) {
-            return Err(Error::Moving { addr, retries: 0 });
-        }
-        self.locate_word(addr, world)
-    }
-
-    /// Where the word of an atomic lies in the pages section.
-    fn locate_word<W: World>(&self, addr: GAddr, world: &W) -> Result<u64> {
-        if !addr.0.is_multiple_of(8) {
-            return Err(Error::Misaligned { addr, align_bytes: 8 });
-        }
-        let pages = self.layout.pages;
-        let offset = pages.offset(addr);
-        let home = self.frames.home(world.private(), pages.page(addr));
-        let missing = || self.not_at_home(addr, Error::NotMapped { addr });
-        let (frame, entry) = home.ok_or_else(missing)?;
-        if entry.shift != 0 {
-            let index = (offset >> entry.shift) as u32;
-            let object = self.slabs.release(world.private(), frame, index);
-            object.ok_or(Error::NotMapped { addr })?;
-        }
-        Ok(self.layout.frame_offset(FrameIndex(frame)) + offset)
     }
 }

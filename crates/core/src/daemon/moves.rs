@@ -19,13 +19,15 @@
 //!
 //! Source: Rcmp §5.3 (the six steps); DESIGN §3 (moving a page while others use it).
 
+mod adopt;
+mod counting;
+mod parking;
+mod spill;
 mod tiers;
 mod time;
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId};
-use crate::constants::{
-    BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVE_WAITERS_MAX, MOVES_MAX, SLAB_SHIFT_MIN,
-};
+use crate::constants::{BACKING_STEP_BYTES, MOVE_BITMAP_WORDS_MAX, MOVES_MAX, SLAB_SHIFT_MIN};
 use crate::copies;
 use crate::daemon::frames::{FrameEntry, back_metadata, state_offset};
 use crate::daemon::{ClientId, Daemon, Outbox, World, set_table, slab};
@@ -34,6 +36,7 @@ use crate::layout::{FrameState, FrameWord, StateWord, frame_word, table_word};
 use crate::persist::Persist;
 use crate::seam::{Mutation, Nanos, Probe, Race};
 use crate::wire::{MasterCall, PageHome, PageMetadata, Reply, ReplyFrame, Resolved};
+use parking::ParkedSearch;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tiers::TierMove;
 
@@ -110,14 +113,6 @@ struct Arrival {
     since: Option<Nanos>,
 }
 
-/// A search for a page that waits until its move is over.
-#[derive(Clone, Copy, Debug)]
-struct ParkedSearch {
-    asker: Asker,
-    page: PageId,
-    count: u32,
-}
-
 /// All moves that this daemon takes part in.
 #[derive(Default)]
 pub(super) struct Moves {
@@ -132,6 +127,10 @@ pub(super) struct Moves {
     /// The page that is on its way between the rack's memories.
     between: Option<TierMove>,
     between_tiers: u64,
+    /// Whether the spill file has a job of ours, be it of a move that was given up.
+    is_file_busy: bool,
+    /// Slots with pages of a lost region, about which the directory is asked.
+    adopting: BTreeSet<u32>,
     pub(super) came: u64,
     pub(super) went: u64,
 }
@@ -139,7 +138,21 @@ pub(super) struct Moves {
 impl Moves {
     /// Whether time or a step matters to a move.
     pub(super) fn needs_tick(&self) -> bool {
-        self.under_way() > 0 || !self.abandoned.is_empty() || self.between.is_some()
+        self.under_way() > 0 || !self.abandoned.is_empty() || self.is_between()
+    }
+
+    /// Whether a page is on its way between the rack's memories, or was and the file is not done.
+    pub(super) fn is_between(&self) -> bool {
+        self.between.is_some() || self.is_file_busy
+    }
+
+    pub(super) fn is_on_its_way(&self, page: PageId) -> bool {
+        self.between.is_some_and(|between| between.page == page)
+    }
+
+    /// Pages that wait for a frame.
+    pub(super) fn awaited_count(&self) -> u32 {
+        self.awaited.len() as u32
     }
 
     /// Pages that are shut or awaited.
@@ -176,7 +189,8 @@ fn broken<T>(reason: String) -> Result<T> {
 impl Daemon {
     /// Whether a page is in a move with an end that decides where it is.
     pub(super) fn is_moving(&self, page: PageId) -> bool {
-        self.frames.by_page.get(&page.0).is_some_and(|frame| self.moves.is_undecided(*frame))
+        let frame = self.frames.by_page.get(&page.0);
+        frame.is_some_and(|frame| self.moves.is_undecided(*frame)) || self.is_spilled(page)
     }
 
     /// What is said of an address in a page that is not at home here.
@@ -184,37 +198,6 @@ impl Daemon {
         match self.is_moving(self.layout.pages.page(addr)) {
             true => Error::Moving { addr, retries: 0 },
             false => else_error,
-        }
-    }
-
-    /// Answers a search, or keeps it until the move of its first page is over.
-    pub(super) fn resolve_or_park<W: World>(
-        &mut self,
-        asker: Asker,
-        page: PageId,
-        count: u32,
-        world: &W,
-    ) -> Option<Result<Reply>> {
-        if !self.is_moving(page) {
-            return Some(self.resolve(page, count, world));
-        }
-        self.moves.parked.retain(|parked| parked.asker != asker);
-        if self.moves.parked.len() >= MOVE_WAITERS_MAX {
-            let addr = self.layout.pages.join(page, 0);
-            return Some(Err(Error::Moving { addr, retries: 0 }));
-        }
-        world.private().met(Race::SearchParked);
-        self.moves.parked.push(ParkedSearch { asker, page, count });
-        None
-    }
-
-    /// The move of a page is over: the requests that waited for it are answered.
-    fn unpark<W: World>(&mut self, page: PageId, world: &mut W) {
-        let ready = |parked: &mut ParkedSearch| parked.page == page;
-        let parked: Vec<ParkedSearch> = self.moves.parked.extract_if(.., ready).collect();
-        for ParkedSearch { asker, page, count } in parked {
-            let reply = self.resolve(page, count, world);
-            self.say(Some(asker), reply, world);
         }
     }
 
@@ -276,6 +259,14 @@ impl Daemon {
                 _ => Some(stays(page, "another move of it is under way")),
             };
         }
+        // What was acknowledged as durable here would hang on the other rack's memory.
+        if world.pages().is_persistent() && !self.is_leaving() {
+            let reason = "its rack's memory persists: only a drain takes it elsewhere";
+            return Some(stays(page, reason));
+        }
+        if self.want_back(page) {
+            return Some(stays(page, "it is in the spill file, and comes back first"));
+        }
         let (frame, entry) = match self.may_leave(page, generation, world) {
             Ok(found) => found,
             Err(error) => return Some(Err(error)),
@@ -324,10 +315,6 @@ impl Daemon {
         if entry.generation != generation {
             return stays(page, "its home has changed");
         }
-        // What was acknowledged as durable here would hang on the other rack's memory.
-        if world.pages().is_persistent() && !self.is_leaving() {
-            return stays(page, "its rack's memory persists: only a drain takes it elsewhere");
-        }
         if self.moves.departing.len() >= MOVES_MAX {
             let what = "the pages that leave a rack at once".into();
             return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
@@ -364,34 +351,6 @@ impl Daemon {
             return stays(page, "an allocation in it has not been taken yet");
         }
         Ok((frame, entry))
-    }
-
-    /// Takes an allocation's page out of the indexes and counters.
-    pub(super) fn uncount(&mut self, frame: u32, entry: &FrameEntry) {
-        match self.slabs.remove(frame) {
-            Some((slab, live)) => {
-                self.allocations_live -= u64::from(live);
-                self.allocated_bytes -= u64::from(live) << slab.class.shift;
-            }
-            None => {
-                self.allocations_live -= u64::from(entry.first);
-                self.allocated_bytes -= self.layout.pages.page_bytes();
-            }
-        }
-    }
-
-    /// Puts a page that is at home into the indexes and counters. A run counts where its first page
-    /// is, each of its pages with its bytes.
-    fn count<W: World>(&mut self, frame: u32, entry: &FrameEntry, world: &W) {
-        if entry.shift == 0 {
-            self.allocations_live += u64::from(entry.first);
-            self.allocated_bytes += self.layout.pages.page_bytes();
-            return;
-        }
-        let found = self.slabs.insert_found(world.private(), frame, entry.class());
-        let live = found.expect("the bitmap was checked before the page was at home");
-        self.allocations_live += u64::from(live);
-        self.allocated_bytes += u64::from(live) << entry.shift;
     }
 
     /// No other process can touch a departing page any more: its mover gets the key.
@@ -469,9 +428,11 @@ impl Daemon {
             let what = "the pages that come to a rack at once".into();
             return Err(Error::Busy { what, limit: MOVES_MAX as u64 });
         }
-        let all = self.frames.all();
-        if self.frames.free_count() == 0 {
+        let all = self.frames.memory();
+        let kept = self.kept_for_returns();
+        if self.frames.free_memory(kept + 1) <= kept {
             let coming = (self.freeing.coming(&all) + self.coming_from_tier_move(&all)) as usize;
+            let coming = coming + self.spillable(&all) as usize;
             if self.replicas_for(record, &all) == 0 && coming <= self.moves.awaited.len() {
                 return Err(self.full(self.layout.pages.page_bytes()));
             }
@@ -681,7 +642,11 @@ impl Daemon {
             } else if let Some(a) = self.moves.arriving.get(&frame)
                 && let ArrivalStage::Asking(from) = a.stage
             {
-                (from, self.own_home(a.page, frame, a.generation))
+                let to = self.own_home(a.page, frame, a.generation);
+                if self.moves.adopting.contains(&frame) {
+                    return Some((frame, MasterCall::AdoptPage { from, to }));
+                }
+                (from, to)
             } else {
                 continue;
             };
@@ -729,7 +694,8 @@ impl Daemon {
         }
         let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
-        set_table(world, table_word(FrameIndex(frame)), generation.0);
+        let word = self.open_word(frame, generation, world);
+        set_table(world, table_word(FrameIndex(frame)), word);
         self.count(frame, &entry, world);
         if let Some(asker) = departure.asker {
             let reply = asker.told(stays(departure.page, "somebody keeps touching it"), true);
@@ -753,7 +719,8 @@ impl Daemon {
         let arrival = self.moves.arriving.remove(&frame).expect("the caller found it");
         let entry = FrameEntry::load_checked(world.private(), frame);
         copies::store(world.private(), state_offset(frame), entry.state_word(FrameState::Home));
-        set_table(world, table_word(FrameIndex(frame)), arrival.generation.0);
+        let word = self.open_word(frame, arrival.generation, world);
+        set_table(world, table_word(FrameIndex(frame)), word);
         self.frames.by_page.insert(arrival.page.0, frame);
         self.count(frame, &entry, world);
         self.moves.came += u64::from(arrival.record != OWN_MOVES);

@@ -57,6 +57,15 @@ impl Daemon {
         Ok(Reply::Persisted)
     }
 
+    /// A piece of a page has come from the rack's file or from another of its memories: it is
+    /// durable here before what it came from is given back.
+    pub(super) fn persist_piece<W: World>(&self, offset: u64, bytes: u64, world: &W) -> Result<()> {
+        match world.private().mutated(Mutation::AcknowledgeUnpersisted) {
+            true => Ok(()),
+            false => persist_pages(world, offset, bytes),
+        }
+    }
+
     /// A page has come as a whole: it is durable here before its old home lets go of it.
     pub(super) fn persist_frame<W: World>(&self, frame: u32, world: &W) -> Result<()> {
         let offset = self.layout.frame_offset(FrameIndex(frame));

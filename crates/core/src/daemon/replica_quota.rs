@@ -67,7 +67,7 @@ impl Daemon {
         let frames = spans.sum::<u32>();
         self.rooms.0.insert(record, room);
         let reserve = (self.layout.frame_count / RESERVE).max(1);
-        let allowed = (frames + self.frames.free_count()).saturating_sub(reserve);
+        let allowed = (frames + self.frames.free_memory(u32::MAX)).saturating_sub(reserve);
         Ok(Reply::ReplicaRoom { frames: if self.is_leaving() { 0 } else { allowed } })
     }
 

@@ -143,6 +143,33 @@ impl Daemon {
         Ok((PageHome { page, rack: self.rack, frame, generation }, offset, entry))
     }
 
+    /// Where a word lies that gets or loses an address. Its page has no replica: it was recalled
+    /// before, and if it has got one since, the client asks again.
+    pub(super) fn locate_named<W: World>(&self, addr: GAddr, world: &W) -> Result<u64> {
+        if self.replicas.is_shared(self.layout.pages.page(addr)) {
+            return Err(Error::Moving { addr, retries: 0 });
+        }
+        self.locate_word(addr, world)
+    }
+
+    /// Where the word of an atomic lies in the pages section.
+    pub(super) fn locate_word<W: World>(&self, addr: GAddr, world: &W) -> Result<u64> {
+        if !addr.0.is_multiple_of(8) {
+            return Err(Error::Misaligned { addr, align_bytes: 8 });
+        }
+        let pages = self.layout.pages;
+        let offset = pages.offset(addr);
+        let home = self.frames.home(world.private(), pages.page(addr));
+        let missing = || self.not_at_home(addr, Error::NotMapped { addr });
+        let (frame, entry) = home.ok_or_else(missing)?;
+        if entry.shift != 0 {
+            let index = (offset >> entry.shift) as u32;
+            let object = self.slabs.release(world.private(), frame, index);
+            object.ok_or(Error::NotMapped { addr })?;
+        }
+        Ok(self.layout.frame_offset(FrameIndex(frame)) + offset)
+    }
+
     pub(super) fn check_in_page(&self, addr: GAddr, bytes: u64) -> Result<()> {
         let limit_bytes = self.layout.pages.page_bytes() - self.layout.pages.offset(addr);
         if bytes > limit_bytes {

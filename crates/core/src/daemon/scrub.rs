@@ -108,6 +108,7 @@ impl Daemon {
             let Ok(entry) = FrameEntry::load(world.private(), frame) else { continue };
             let expected = match entry.state {
                 FrameState::Arriving | FrameState::Departing => continue,
+                FrameState::Home if self.frames.is_slot(frame) => Generation(0),
                 FrameState::Home => self.key_of(entry.page, entry.generation),
                 _ => Generation(0),
             };

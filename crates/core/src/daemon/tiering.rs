@@ -87,7 +87,7 @@ impl Daemon {
             last = page;
             let page = PageId(page);
             let stays = self.heat.is_resting(page) || self.replicas.is_shared(page);
-            if stays || !may_go(frame, world.private()) {
+            if stays || !may_go(frame, &self.frames, world.private()) {
                 continue;
             }
             let (used, _) = self.use_for_balance(page);

@@ -481,6 +481,10 @@ impl<P: Probe> Master<P> {
                 let (rack, region_id) = self.daemon(peer)?;
                 Command::MovePage { rack, region_id, from, to }
             }
+            MasterCall::AdoptPage { from, to } => {
+                let (rack, region_id) = self.daemon(peer)?;
+                Command::AdoptPage { rack, region_id, from, to }
+            }
             MasterCall::Racks => return Ok(Some(MasterAnswer::Racks(self.racks()))),
             MasterCall::Rack { rack } => return self.rack(rack).map(Some),
             MasterCall::PickRack { own, bytes, tried } => {

@@ -52,6 +52,16 @@ pub enum Command {
         /// What shall be the home.
         to: PageHome,
     },
+    /// A page of a rack's lost region is at home in its new one, if it was at `from`.
+    AdoptPage {
+        /// The rack of the daemon that asks: the one of both homes.
+        rack: RackId,
+        /// Its region; another one by now refuses the command.
+        region_id: [u64; 2],
+        from: PageHome,
+        /// The same frame of the new region.
+        to: PageHome,
+    },
     /// A name gets an address.
     SetRoot {
         name: String,
@@ -97,7 +107,7 @@ impl Command {
             Command::FreeElsewhere { debts: orphans, .. } | Command::OrphansTaken { orphans } => {
                 orphans.len()
             }
-            Command::MovePage { .. } => 1,
+            Command::MovePage { .. } | Command::AdoptPage { .. } => 1,
             _ => 0,
         }
     }
@@ -303,6 +313,9 @@ impl State {
             Command::MovePage { rack, region_id, from, to } => {
                 self.move_page(rack, region_id, &from, &to, writes)
             }
+            Command::AdoptPage { rack, region_id, from, to } => {
+                self.adopt_page(rack, region_id, &from, &to, writes)
+            }
             Command::SetRoot { name, expected, addr } => {
                 self.set_root(name, expected, addr, writes)
             }
@@ -502,6 +515,40 @@ impl State {
             old.pages -= 1;
             let new = self.racks.get_mut(&rack).expect("present_region found it");
             new.pages += 1;
+        }
+        Ok(Applied::Home(self.resolve(page)))
+    }
+
+    /// A page that is lost with its rack's region is found in the rack's spill file: in the frame
+    /// that the directory has, of a generation that the frame had then or before.
+    fn adopt_page(
+        &mut self,
+        rack: RackId,
+        region_id: [u64; 2],
+        from: &PageHome,
+        to: &PageHome,
+        writes: &mut Vec<StateWrite>,
+    ) -> Result<Applied> {
+        let (region, frame_count) = self.present_region(rack, region_id)?;
+        let page = to.page;
+        let is_same = (from.page, from.rack, from.frame) == (page, rack, to.frame);
+        if !is_same || to.rack != rack || to.frame.0 >= frame_count || to.generation.0 == 0 {
+            return Err(broken(rack, format!("page {page} is not adopted in its own frame")));
+        }
+        let was_there = |home: &StoredHome| {
+            let is_there = (home.rack, home.frame) == (rack, from.frame);
+            is_there && self.is_lost(home) && home.version >= from.generation
+        };
+        if self.standing(rack).is_member()
+            && self.directory.get(page).is_some_and(|h| was_there(&h))
+        {
+            let (frame, version) = (to.frame, to.generation);
+            let home = StoredHome { rack, role: Role::Primary, tier: 0, frame, region, version };
+            self.directory.insert(page, home);
+            writes.push(record::write_page(page, &home));
+            let known = self.racks.get_mut(&rack).expect("present_region found it");
+            known.pages_lost -= 1;
+            known.pages += 1;
         }
         Ok(Applied::Home(self.resolve(page)))
     }

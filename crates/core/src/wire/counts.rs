@@ -138,6 +138,8 @@ counters! {
     orphans_taken = MasterCall::OrphansTaken { .. },
     /// Questions for the end of a free in several racks.
     await_gone = MasterCall::AwaitGone { .. },
+    /// Pages of a lost region that its spill file still has.
+    adopt_page = MasterCall::AdoptPage { .. },
 }
 
 /// What a daemon has answered. An answer that is said again counts again.

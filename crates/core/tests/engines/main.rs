@@ -17,6 +17,7 @@ mod daemon_refusals;
 mod daemon_remotes;
 mod daemon_replicas;
 mod daemon_rrpc;
+mod daemon_spill;
 mod daemon_tiers;
 mod daemon_words;
 mod daemon_world;

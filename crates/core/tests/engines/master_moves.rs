@@ -307,3 +307,37 @@ fn claims_are_bounded_and_a_restart_forgets_them() {
     let conn = world.connect();
     assert!(world.call(conn, begin(page(1), 1)).is_ok());
 }
+
+#[test]
+fn a_page_of_a_lost_region_is_adopted_in_the_frame_where_it_was_and_nowhere_else() {
+    let (mut world, [zero, one], at) = two_racks();
+    let adopted = |world: &mut World, conn, from, to| {
+        homes(world.call(conn, MasterCall::AdoptPage { from, to }))
+    };
+    let back = PageHome { generation: Generation(3), ..at };
+    assert_eq!(adopted(&mut world, zero, at, back), Resolved::Home(at), "it is not lost");
+    let (zero, lost) = replace_region(&mut world, zero, 0, 2);
+    assert_eq!(lost, 1);
+    let gone = Resolved::Lost(RackId(0));
+    let (frame, generation) = (FrameIndex(6), Generation(at.generation.0 + 1));
+    let moved = PageHome { frame, ..at };
+    let elsewhere = PageHome { frame, ..back };
+    assert_eq!(adopted(&mut world, zero, moved, elsewhere), gone, "another frame");
+    let later = PageHome { generation, ..at };
+    assert_eq!(adopted(&mut world, zero, later, back), gone, "what it never had there");
+    for (conn, from, to) in [
+        (one, at, back),
+        (zero, at, elsewhere),
+        (zero, PageHome { rack: RackId(1), ..at }, back),
+        (zero, at, PageHome { generation: Generation(0), ..back }),
+    ] {
+        let call = MasterCall::AdoptPage { from, to };
+        assert_eq!(code(world.call(conn, call)), "protocol", "{from:?} {to:?}");
+    }
+    assert_eq!(stats(&mut world), (1, 1));
+    for _ in 0..2 {
+        assert_eq!(adopted(&mut world, zero, at, back), Resolved::Home(back), "and again");
+        assert_eq!(world.resolve(at.page), Resolved::Home(back));
+        assert_eq!(stats(&mut world), (1, 0));
+    }
+}

@@ -23,8 +23,11 @@ pub struct ClientSections {
 impl ClientSections {
     /// Those of a region that is there and as asked for. Errors: as of [`RegionFiles::inspect`];
     /// `OtherGeometry`, `NoLines`; `Absent` for `heap`, which no other process has.
-    pub fn open(spec: MemorySpec) -> Result<Self> {
+    pub fn open(mut spec: MemorySpec) -> Result<Self> {
         let (superblock, layout) = RegionFiles::inspect(&spec)?;
+        // Which file its daemon has behind it is no matter here.
+        let slots = superblock.tiers().and_then(|tiers| tiers.spill());
+        spec.slots = slots.map_or(0, |slots| slots.frame_count);
         let path = spec.path().unwrap_or(Path::new("heap"));
         superblock::check_geometry(&superblock, layout, &spec, path)?;
         check_lines(superblock.coherence(), &spec)?;
@@ -63,7 +66,7 @@ impl ClientSections {
         };
         let slot = map(slot_fd, slot_offset, SLOT_BYTES)?;
         let pages = map(pages_fd, pages_offset, layout.pages_bytes())?;
-        crash::flush_client(&slot, &pages, &layout);
+        crash::flush_client(&slot, &pages, &layout, layout.frame_count - self.spec.slots);
         Ok(())
     }
 
@@ -71,7 +74,7 @@ impl ClientSections {
     fn client_offsets(&self, slot: u32, layout: &RegionLayout) -> Result<[u64; 4]> {
         let MemoryKind::Dax { path } = &self.spec.kind else { return Ok([0; 4]) };
         let device = shards::open_device(&self.spec, path)?;
-        Ok(dax::place(&device, layout, path)?.client_offsets(slot))
+        Ok(dax::place(&device, layout, self.spec.slots, path)?.client_offsets(slot))
     }
 
     /// Descriptors of a slot, of bell, table and pages, in this order, with the rights that a

@@ -8,6 +8,7 @@
 //! Source: DESIGN §2 (region).
 
 use super::error::{RegionError, Result, failed};
+use super::memory_bytes;
 use super::spec::size_text;
 use crate::persist::number_in;
 use rackpool_core::PageGeometry;
@@ -35,15 +36,15 @@ pub struct DaxLayout {
 }
 
 impl DaxLayout {
-    /// The places of the sections of this region.
-    pub fn new(layout: &RegionLayout, align_bytes: u64) -> Self {
+    /// The places of the sections of this region. Its last `slots` frames have no memory.
+    pub fn new(layout: &RegionLayout, slots: u32, align_bytes: u64) -> Self {
         let up = |bytes: u64| bytes.next_multiple_of(align_bytes);
         let table_offset = up(layout.private_bytes());
         let bell_offset = table_offset + up(layout.table_bytes());
         let slots_offset = bell_offset + up(BELL_BYTES);
         let slot_stride_bytes = up(SLOT_BYTES);
         let pages_offset = slots_offset + u64::from(SLOTS_MAX) * slot_stride_bytes;
-        let bytes = pages_offset + up(layout.pages_bytes());
+        let bytes = pages_offset + up(memory_bytes(layout, slots));
         Self {
             align_bytes,
             table_offset,
@@ -63,16 +64,18 @@ impl DaxLayout {
             .map(|offset| self.base_bytes + offset)
     }
 
-    /// The largest region that a device of `device_bytes` holds; `None` if not even one frame
-    /// fits.
+    /// The largest region that a device of `device_bytes` holds, with so many slots behind its
+    /// memory; `None` if not even one frame fits.
     pub fn largest(
         device_bytes: u64,
         align_bytes: u64,
         pages: PageGeometry,
+        slots: u32,
     ) -> Option<RegionLayout> {
-        let fits = |frame_count: u32| {
+        let fits = |frames: u32| {
+            let Some(frame_count) = frames.checked_add(slots) else { return false };
             let layout = RegionLayout { pages, frame_count };
-            frame_count > 0 && Self::new(&layout, align_bytes).bytes <= device_bytes
+            frames > 0 && Self::new(&layout, slots, align_bytes).bytes <= device_bytes
         };
         let per_frame = pages.page_bytes() + FRAME_BYTES;
         let most = u32::try_from(device_bytes / per_frame).unwrap_or(u32::MAX);
@@ -83,8 +86,8 @@ impl DaxLayout {
             let count = u32::try_from(middle).expect("no more than `most`");
             if fits(count) { low = middle } else { high = middle }
         }
-        let frame_count = u32::try_from(low).expect("no more than `most`");
-        (frame_count > 0).then_some(RegionLayout { pages, frame_count })
+        let frames = u32::try_from(low).expect("no more than `most`");
+        (frames > 0).then_some(RegionLayout { pages, frame_count: frames + slots })
     }
 }
 
@@ -158,9 +161,14 @@ impl DaxDevice {
 }
 
 /// Where the sections lie, if the device is large enough.
-pub(super) fn place(device: &DaxDevice, layout: &RegionLayout, path: &Path) -> Result<DaxLayout> {
+pub(super) fn place(
+    device: &DaxDevice,
+    layout: &RegionLayout,
+    slots: u32,
+    path: &Path,
+) -> Result<DaxLayout> {
     let base_bytes = device.base_bytes;
-    let dax = DaxLayout { base_bytes, ..DaxLayout::new(layout, device.align_bytes) };
+    let dax = DaxLayout { base_bytes, ..DaxLayout::new(layout, slots, device.align_bytes) };
     if dax.bytes > device.device_bytes {
         return Err(too_small(device, dax.bytes, path));
     }
@@ -200,7 +208,7 @@ mod tests {
         let pages = PageGeometry::new(21).unwrap();
         for align in [4096, 2 << 20, 1 << 30] {
             let layout = RegionLayout { pages, frame_count: 1000 };
-            let dax = DaxLayout::new(&layout, align);
+            let dax = DaxLayout::new(&layout, 0, align);
             let ends = [
                 (0, layout.private_bytes()),
                 (dax.table_offset, layout.table_bytes()),
@@ -223,12 +231,12 @@ mod tests {
             [(4u64 << 30, 21, 2u64 << 20), (1 << 40, 21, 2 << 20), (1 << 30, 12, 4096)]
         {
             let pages = PageGeometry::new(shift).unwrap();
-            let layout = DaxLayout::largest(device_bytes, align, pages).unwrap();
-            assert!(DaxLayout::new(&layout, align).bytes <= device_bytes);
+            let layout = DaxLayout::largest(device_bytes, align, pages, 0).unwrap();
+            assert!(DaxLayout::new(&layout, 0, align).bytes <= device_bytes);
             let more = RegionLayout { frame_count: layout.frame_count + 1, ..layout };
-            assert!(DaxLayout::new(&more, align).bytes > device_bytes);
+            assert!(DaxLayout::new(&more, 0, align).bytes > device_bytes);
         }
         let pages = PageGeometry::new(21).unwrap();
-        assert!(DaxLayout::largest(1 << 20, 2 << 20, pages).is_none());
+        assert!(DaxLayout::largest(1 << 20, 2 << 20, pages, 0).is_none());
     }
 }

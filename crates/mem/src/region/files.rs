@@ -19,7 +19,7 @@ use rackpool_core::constants::REGION_RETRIES_MAX;
 use rackpool_core::copies;
 use rackpool_core::layout::{MAGIC, RegionLayout, SLOT_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use rackpool_core::seam::Mem;
-use rackpool_core::tier::{TierRange, Tiers};
+use rackpool_core::tier::TierRange;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -88,7 +88,7 @@ fn fill_new(
     bind_pages(&files)?;
     back_metadata(&files)?;
     if spec.touch {
-        files.back_pages(0, layout.pages_bytes())?;
+        files.back_pages(0, files.memory_bytes())?;
     }
     Ok(files)
 }
@@ -126,7 +126,7 @@ pub(super) fn open_files(spec: &MemorySpec, paths: Paths) -> Result<RegionFiles>
     // They are, unless another process punched them; it costs little to be sure.
     back_metadata(&files)?;
     if spec.touch {
-        files.back_pages(0, layout.pages_bytes())?;
+        files.back_pages(0, files.memory_bytes())?;
     }
     Ok(files)
 }
@@ -236,9 +236,9 @@ fn bind_pages(files: &RegionFiles) -> Result<()> {
         let bytes = u64::from(range.frame_count) * layout.pages.page_bytes();
         (layout.frame_offset(FrameIndex(range.first_frame)), bytes, range.node)
     };
-    let ranges: Vec<(u64, u64, u16)> = match (files.tiers.ranges(), &files.spec.numa[..]) {
-        ([], []) => return Ok(()),
-        ([], [(node, _), ..]) => vec![(0, layout.pages_bytes(), *node)],
+    let ranges: Vec<(u64, u64, u16)> = match (files.tiers.memories(), &files.spec.numa[..]) {
+        ([] | [_], []) => return Ok(()),
+        ([] | [_], [(node, _), ..]) => vec![(0, files.memory_bytes(), *node)],
         (tiers, _) => tiers.iter().map(of_tier).collect(),
     };
     numa::bind(files.pages.as_fd(), &files.section_path(Section::Pages), &ranges)
@@ -274,7 +274,7 @@ pub(super) fn create_memory(spec: &MemorySpec) -> Result<RegionFiles> {
     bind_pages(&files)?;
     back_metadata(&files)?;
     if spec.touch {
-        files.back_pages(0, layout.pages_bytes())?;
+        files.back_pages(0, files.memory_bytes())?;
     }
     Ok(files)
 }
@@ -393,8 +393,11 @@ pub(super) fn create_on_device(
     }
     let layout = match spec.size_bytes {
         Some(_) => spec.layout()?,
-        None => DaxLayout::largest(device.device_bytes, device.align_bytes, spec.geometry())
-            .ok_or_else(|| dax::too_small(&device, spec.geometry().page_bytes(), path))?,
+        None => {
+            let DaxDevice { device_bytes, align_bytes, .. } = device;
+            DaxLayout::largest(device_bytes, align_bytes, spec.geometry(), spec.slots)
+        }
+        .ok_or_else(|| dax::too_small(&device, spec.geometry().page_bytes(), path))?,
     };
     let is_zero = device.is_zero;
     let files = on_device(spec, layout, device, path)?;
@@ -403,7 +406,7 @@ pub(super) fn create_on_device(
     }
     let all = [Section::Private, Section::Table, Section::Bell, Section::Pages];
     for section in all {
-        let (window, bytes) = (files.map(section)?, section_bytes(&layout, section));
+        let (window, bytes) = (files.map(section)?, files.used_bytes(section));
         window.zero(0, bytes);
         window.flush(0, bytes);
     }
@@ -485,12 +488,12 @@ fn on_device(
     device: DaxDevice,
     path: &Path,
 ) -> Result<RegionFiles> {
-    let dax = dax::place(&device, &layout, path)?;
+    let dax = dax::place(&device, &layout, spec.slots, path)?;
     let again = || device.fd.try_clone().map_err(failed("duplicate", path));
     Ok(RegionFiles {
         spec: spec.clone(),
         layout,
-        tiers: Tiers::default(),
+        tiers: spec.tiers(layout.frame_count)?,
         pages: again()?,
         table: again()?,
         bell: again()?,

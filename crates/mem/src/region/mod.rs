@@ -35,6 +35,7 @@ mod pmem;
 mod room;
 mod shards;
 mod spec;
+mod spill;
 mod superblock;
 
 pub use client::ClientSections;
@@ -42,6 +43,7 @@ pub use dax::DaxLayout;
 pub use error::{RegionError, Result, other_version};
 pub use shards::Claim;
 pub use spec::{HugeSize, MemoryKind, MemorySpec, SpecError, size_text};
+pub use spill::SpillSpec;
 
 use crate::persist::PersistentWindow;
 use crate::window::{Access, MapOptions, Window};
@@ -257,7 +259,8 @@ impl RegionFiles {
         let Some(pmem) = &self.pmem else { return Ok(()) };
         let path = self.spec.path().unwrap_or(Path::new("heap"));
         let mut sections = [Section::Private, Section::Pages].into_iter();
-        sections.try_for_each(|section| pmem.commit(self.map(section)?, path))
+        sections
+            .try_for_each(|section| pmem.commit(self.map(section)?, self.used_bytes(section), path))
     }
 
     /// Makes the formatted region one that [`RegionFiles::open`] takes. On a device the
@@ -273,7 +276,7 @@ impl RegionFiles {
         let path = self.section_path(Section::Private);
         let (block, found) = superblock::check(&bytes, &path)?;
         let asked = MemorySpec {
-            size_bytes: Some(self.layout.pages_bytes()),
+            size_bytes: Some(self.memory_bytes()),
             pages: Some(self.layout.pages),
             coherence: Some(self.coherence()),
             ..self.spec.clone()
@@ -302,7 +305,13 @@ impl RegionFiles {
         self.layout
     }
 
-    /// Its memories, if it has several.
+    /// Bytes of pages that are memory: what the pages section has behind them are places of slots,
+    /// which never get any.
+    pub fn memory_bytes(&self) -> u64 {
+        memory_bytes(&self.layout, self.tiers.spill().map_or(0, |slots| slots.frame_count))
+    }
+
+    /// Its memories, if it has several, and the slots of its spill file.
     pub fn tiers(&self) -> &Tiers {
         &self.tiers
     }
@@ -513,7 +522,7 @@ impl RegionFiles {
     /// [`RegionError::Io`].
     pub fn backed_bytes(&self) -> Result<BackedBytes> {
         if let Some(dax) = self.dax_layout() {
-            let pages = self.layout.pages_bytes();
+            let pages = self.memory_bytes();
             return Ok(BackedBytes { pages, metadata: dax.pages_offset });
         }
         let of =
@@ -547,6 +556,14 @@ impl RegionFiles {
 
     fn section_bytes(&self, section: Section) -> u64 {
         section_bytes(&self.layout, section)
+    }
+
+    /// Of a section what may have memory.
+    fn used_bytes(&self, section: Section) -> u64 {
+        match section {
+            Section::Pages => self.memory_bytes(),
+            _ => self.section_bytes(section),
+        }
     }
 
     fn section_offset(&self, section: Section) -> u64 {
@@ -647,6 +664,11 @@ fn check_lines(coherence: Coherence, spec: &MemorySpec) -> Result<()> {
         return Ok(());
     }
     Err(RegionError::NoLines { path: spec.path().unwrap_or(Path::new("heap")).to_owned() })
+}
+
+/// Bytes of pages that are memory, if the last `slots` frames are not.
+fn memory_bytes(layout: &RegionLayout, slots: u32) -> u64 {
+    layout.pages_bytes() - u64::from(slots) * layout.pages.page_bytes()
 }
 
 fn section_bytes(layout: &RegionLayout, section: Section) -> u64 {

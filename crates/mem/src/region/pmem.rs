@@ -232,11 +232,13 @@ fn file_align_bytes() -> u64 {
     (rustix::param::page_size() as u64).max(PMEM_COPIES * PMEM_COPY_BYTES)
 }
 
-/// Makes the file of a new region, backed as a whole, with its header.
+/// Makes the file of a new region, with its header: backed as a whole, but for places of slots,
+/// which end it because what is mapped of a file has to be in it.
 fn make_file(spec: &MemorySpec, path: &Path) -> Result<()> {
     let layout = spec.layout()?;
     let align_bytes = file_align_bytes();
-    let length_bytes = align_bytes + DaxLayout::new(&layout, align_bytes).bytes;
+    let bytes_with = |slots| align_bytes + DaxLayout::new(&layout, slots, align_bytes).bytes;
+    let (length_bytes, backed_bytes) = (bytes_with(0), bytes_with(spec.slots));
     let mut name = path.as_os_str().to_owned();
     name.push(".unfinished");
     let unfinished = PathBuf::from(name);
@@ -247,7 +249,8 @@ fn make_file(spec: &MemorySpec, path: &Path) -> Result<()> {
     if same.is_none_or(|(a, b)| (a.st_dev, a.st_ino) != (b.st_dev, b.st_ino)) {
         return Err(RegionError::Locked { path: path.to_owned(), holder: None });
     }
-    let made = fill_file(fd.as_fd(), [path, &unfinished], length_bytes, align_bytes);
+    let bytes = [length_bytes, backed_bytes, align_bytes];
+    let made = fill_file(fd.as_fd(), [path, &unfinished], bytes);
     if made.is_err() {
         // The first error is the one to tell; the next `create` begins anew in any case.
         let _ = paths::remove_file(&unfinished);
@@ -258,13 +261,12 @@ fn make_file(spec: &MemorySpec, path: &Path) -> Result<()> {
 fn fill_file(
     fd: BorrowedFd<'_>,
     [path, unfinished]: [&Path; 2],
-    length_bytes: u64,
-    align_bytes: u64,
+    [length_bytes, backed_bytes, align_bytes]: [u64; 3],
 ) -> Result<()> {
     // What an interrupted attempt wrote goes first.
     rustix::fs::ftruncate(fd, 0).map_err(failed("truncate", unfinished))?;
     rustix::fs::ftruncate(fd, length_bytes).map_err(failed("size", unfinished))?;
-    files::back(fd, unfinished, 0, length_bytes)?;
+    files::back(fd, unfinished, 0, backed_bytes)?;
     let (header, at) = new_header(length_bytes, align_bytes, path)?.next();
     let written = rustix::io::pwrite(fd, &header.to_bytes(), at);
     if written.map_err(failed("write", unfinished))? != HEADER_BYTES {
@@ -405,9 +407,9 @@ impl Pmem {
         self.on_head(|head| head.beside(window, self.domain))
     }
 
-    /// Makes all of a window of its file durable, whatever its domain is.
-    pub(super) fn commit(&self, window: Window, path: &Path) -> Result<()> {
-        let (bytes, domain) = (window.bytes(), committed_domain(self.medium));
+    /// Makes so much of a window of its file durable, whatever its domain is.
+    pub(super) fn commit(&self, window: Window, bytes: u64, path: &Path) -> Result<()> {
+        let domain = committed_domain(self.medium);
         let window = self.on_head(|head| head.beside(window, domain));
         window.persist(0, bytes).or_else(|error| not_durable(path, error))
     }

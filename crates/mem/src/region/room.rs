@@ -7,12 +7,12 @@
 //!
 //! Source: DESIGN §2 (region).
 
-use super::RegionFiles;
 use super::error::{RegionError, Result, failed};
 use super::files::free_bytes;
 use super::huge::{FileSystem, file_system};
 use super::paths::{self, Paths};
 use super::spec::{MemoryKind, MemorySpec, SpecError};
+use super::{RegionFiles, memory_bytes};
 use crate::memory::HostMemory;
 use rackpool_core::layout::RegionLayout;
 use rustix::fs::{Mode, OFlags};
@@ -41,7 +41,8 @@ impl MemorySpec {
         let mut wanted_bytes = 0u64;
         for shard in 0..shards {
             let part = self.shard(shard, shards)?;
-            wanted_bytes += needed_bytes(&part.layout()?).saturating_sub(backed_bytes(&part));
+            let needed_bytes = needed_bytes(&part.layout()?, part.slots);
+            wanted_bytes += needed_bytes.saturating_sub(backed_bytes(&part));
         }
         let bound = bound_of(&self.kind)?;
         if wanted_bytes <= bound.bytes {
@@ -63,7 +64,7 @@ impl MemorySpec {
         let step_bytes = self.geometry().page_bytes() * u64::from(shards);
         let needed = |size_bytes: u64| {
             let part = MemorySpec { size_bytes: Some(size_bytes), ..self.clone() };
-            part.layout().map_or(u64::MAX, |layout| needed_bytes(&layout))
+            part.layout().map_or(u64::MAX, |layout| needed_bytes(&layout, part.slots))
         };
         let (mut fits, mut above) = (0, size_bytes / step_bytes);
         while fits + 1 < above {
@@ -83,7 +84,7 @@ impl RegionFiles {
     /// # Errors
     /// As of [`MemorySpec::check_room`].
     pub fn check_room(&self) -> Result<()> {
-        let (size_bytes, pages) = (Some(self.layout.pages_bytes()), Some(self.layout.pages));
+        let (size_bytes, pages) = (Some(self.memory_bytes()), Some(self.layout.pages));
         MemorySpec { size_bytes, pages, ..self.spec.clone() }.check_room(1)
     }
 
@@ -97,9 +98,9 @@ impl RegionFiles {
     }
 }
 
-/// Memory of a region in full, without what each client adds.
-fn needed_bytes(layout: &RegionLayout) -> u64 {
-    layout.pages_bytes() + layout.bitmaps_offset() + layout.table_bytes()
+/// Memory of a region in full, without what each client adds. Slots have none.
+fn needed_bytes(layout: &RegionLayout, slots: u32) -> u64 {
+    memory_bytes(layout, slots) + layout.bitmaps_offset() + layout.table_bytes()
 }
 
 /// Memory that a region has already, if it is there.

@@ -86,7 +86,7 @@ impl MemorySpec {
     }
 }
 
-fn with_shard(path: &Path, shard: u16) -> PathBuf {
+pub(super) fn with_shard(path: &Path, shard: u16) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".shard-{shard}"));
     name.into()

@@ -93,6 +93,9 @@ pub struct MemorySpec {
     /// Which of how many parts of the memory is meant, made by [`MemorySpec::shard`]: no user
     /// writes that. `None` is all of it.
     pub part: Option<(u16, u16)>,
+    /// Frames behind those of the memory that are slots of a spill file: said by
+    /// [`SpillSpec`](super::SpillSpec), in no specification of memory.
+    pub slots: u32,
 }
 
 /// Why a memory specification cannot be used. Nothing was opened.
@@ -177,20 +180,32 @@ impl MemorySpec {
     pub fn layout(&self) -> Result<RegionLayout, SpecError> {
         let size_bytes =
             self.size_bytes.ok_or_else(|| SpecError::NoSize { spec: self.to_string() })?;
-        let frame_count = frames_of(size_bytes, self.geometry())?;
+        let frames = frames_of(size_bytes, self.geometry())?;
+        let frame_count = frames.checked_add(self.slots).filter(|count| *count < u32::MAX);
+        let page_bytes = self.geometry().page_bytes();
+        let frame_count = frame_count.ok_or(SpecError::TooManyFrames {
+            frames: u64::from(frames) + u64::from(self.slots),
+            page_bytes,
+            fitting_bytes: 2 * page_bytes,
+        })?;
         Ok(RegionLayout { pages: self.geometry(), frame_count })
     }
 
-    /// The memories of a new region of so many frames.
+    /// The memories of a new region of so many frames, the slots of a spill file among them.
     ///
     /// # Errors
     /// [`SpecError::TooFewFrames`].
     pub fn tiers(&self, frames: u32) -> Result<Tiers, SpecError> {
-        if self.numa.len() < 2 {
-            return Ok(Tiers::default());
+        let few = || SpecError::TooFewFrames { frames, numa: numa_text(&self.numa) };
+        let memory_frames = frames.saturating_sub(self.slots);
+        let tiers = match self.numa.len() {
+            0 | 1 => Tiers::default(),
+            _ => Tiers::by_weights(memory_frames, &self.numa).ok_or_else(few)?,
+        };
+        match self.slots {
+            0 => Ok(tiers),
+            slots => tiers.with_spill(memory_frames, slots).ok_or_else(few),
         }
-        let tiers = Tiers::by_weights(frames, &self.numa);
-        tiers.ok_or_else(|| SpecError::TooFewFrames { frames, numa: numa_text(&self.numa) })
     }
 
     /// The file or device of the pages; `None` for heap memory.
@@ -269,6 +284,7 @@ impl FromStr for MemorySpec {
             numa: Vec::new(),
             coherence: None,
             part: None,
+            slots: 0,
         };
         match head.split_once(':') {
             Some(("shm", path)) => {
@@ -349,7 +365,7 @@ fn frames_of(size_bytes: u64, pages: PageGeometry) -> Result<u32, SpecError> {
     })
 }
 
-fn parse_size(key: &'static str, text: &str) -> Result<u64, SpecError> {
+pub(super) fn parse_size(key: &'static str, text: &str) -> Result<u64, SpecError> {
     let bytes = rackpool_stats::units::parse_size(text).filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| SpecError::BadValue {
         key,
@@ -442,7 +458,7 @@ fn numa_text(nodes: &[(u16, u16)]) -> String {
     nodes.join(",")
 }
 
-fn parse_path(text: &str) -> Result<PathBuf, SpecError> {
+pub(super) fn parse_path(text: &str) -> Result<PathBuf, SpecError> {
     let path = Path::new(text);
     let reason = if !path.is_absolute() {
         "it must be absolute"
@@ -578,6 +594,7 @@ mod tests {
                 numa,
                 coherence: (is_software && can_be_software).then_some(Coherence::Software),
                 part: None,
+                slots: 0,
             };
             prop_assert_eq!(spec.to_string().parse::<MemorySpec>().unwrap(), spec);
         }

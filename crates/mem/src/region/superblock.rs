@@ -5,6 +5,7 @@
 //! Source: DESIGN §2 (superblock).
 
 use super::error::{RegionError, Result};
+use super::memory_bytes;
 use super::spec::{MemorySpec, size_text};
 use rackpool_core::PageGeometry;
 use rackpool_core::constants::{SESSIONS_MAX, SLOTS_MAX};
@@ -89,12 +90,18 @@ pub(super) fn check_geometry(
         };
         return other("numa", frames(&tiers), frames(&asked.tiers(found.frame_count)?));
     }
+    let slots = tiers.spill().map_or(0, |slots| slots.frame_count);
+    if slots != asked.slots {
+        let text = |slots: u32| size_text(u64::from(slots) * found_page_bytes);
+        return other("a spill file of", text(slots), text(asked.slots));
+    }
+    let memory_bytes = memory_bytes(&found, slots);
     match (asked.pages, asked.size_bytes, asked.coherence) {
         (Some(pages), ..) if pages != found.pages => {
             other("pages", size_text(found_page_bytes), size_text(pages.page_bytes()))
         }
-        (_, Some(size), _) if size != found.pages_bytes() => {
-            other("size", size_text(found.pages_bytes()), size_text(size))
+        (_, Some(size), _) if size != memory_bytes => {
+            other("size", size_text(memory_bytes), size_text(size))
         }
         (.., Some(asked)) if asked != block.coherence() => {
             other("coherence", block.coherence().to_string(), asked.to_string())
@@ -158,7 +165,7 @@ mod tests {
         assert!(matches!(error, RegionError::OtherVersion { found: 9, .. }), "{error}");
         for (change, expected) in [
             ((|block| block.magic = 0) as fn(&mut Superblock), "does not begin with"),
-            (|block| block.features = 2, "features 0x2"),
+            (|block| block.features = 4, "features 0x4"),
             (|block| block.sessions += 1, "sessions"),
             (|block| block.slots = 0, "slots"),
             (|block| block.page_shift = 63, "page size is 2 to the 63"),

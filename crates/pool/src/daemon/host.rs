@@ -95,7 +95,9 @@ impl DaemonHost for PoolHost {
         let is_near =
             engine.sessions().find(|info| info.record == slot).as_ref().is_some_and(is_near);
         if let Some(window) = world.slot(slot).filter(|_| is_near) {
-            crash::flush_client(window, world.pages(), &engine.layout());
+            let layout = engine.layout();
+            let frames = world.tiers().memory_frames(layout.frame_count);
+            crash::flush_client(window, world.pages(), &layout, frames);
         }
     }
 

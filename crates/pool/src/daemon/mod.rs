@@ -14,6 +14,7 @@ mod opening;
 mod relocation;
 mod replicas;
 mod server;
+mod spill;
 mod standby;
 mod standing;
 mod sweep;
@@ -37,7 +38,7 @@ use rackpool_fabric::{FabricOptions, Over};
 use rackpool_mem::event::WakeEvent;
 use rackpool_mem::log;
 use rackpool_mem::process::{Shutdown, raise_descriptor_limit};
-use rackpool_mem::region::{MemorySpec, SpecError};
+use rackpool_mem::region::{MemorySpec, SpecError, SpillSpec};
 use server::Server;
 use standby::Standby;
 use std::net::SocketAddr;
@@ -64,6 +65,10 @@ pub struct DaemonOptions {
     /// `heap?size=64M`; `dax:/dev/dax0.0?coherence=software` if hosts share it without hardware
     /// that keeps their caches in agreement.
     pub memory: String,
+    /// Where pages go that are not used, if memory is short, all shards together, such as
+    /// `/var/lib/rackpool/rack0.spill?size=4G`: they come back when they are. Fixed when the memory
+    /// is made. `None`: memory is all there is.
+    pub spill: Option<String>,
     /// Whether a new region may promise more memory than the machine has.
     pub overcommit: bool,
     /// Address of the fabric endpoint, under which other hosts reach it as well; port 0 takes a
@@ -120,6 +125,7 @@ impl DaemonOptions {
             shards: 1,
             master: master.split(',').map(str::to_string).collect(),
             memory: memory.into(),
+            spill: None,
             overcommit: false,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             secret: None,
@@ -180,13 +186,40 @@ impl DaemonOptions {
             let reason = format!("{what}: listen at the address at which others reach this host");
             return Err(Error::Config { reason });
         }
-        self.check_coherence(self.spec()?.coherence.unwrap_or_default())
+        let spec = self.spec()?;
+        if spec.slots > 0 && self.fabric == FabricKind::Verbs {
+            let reason = "a spill file is not for fabric `verbs`, which pins the whole memory: \
+                          start the daemon with fabric `tcp`";
+            return Err(Error::Config { reason: reason.into() });
+        }
+        self.check_coherence(spec.coherence.unwrap_or_default())
     }
 
-    /// The memory of the whole rack.
+    /// The memory of the whole rack; with a spill file, with the slots of one shard behind it.
     fn spec(&self) -> Result<MemorySpec> {
         let wrong = |error: SpecError| Error::Config { reason: error.to_string() };
-        self.memory.parse().map_err(wrong)
+        let memory = self.memory.parse::<MemorySpec>().map_err(wrong)?;
+        match self.spill_spec()? {
+            Some(spill) => spill.behind(memory).map_err(wrong),
+            None => Ok(memory),
+        }
+    }
+
+    /// The spill file of the shard.
+    fn spill_spec(&self) -> Result<Option<SpillSpec>> {
+        let wrong = |error: SpecError| Error::Config { reason: error.to_string() };
+        let spec = self.spill.as_deref().map(str::parse::<SpillSpec>).transpose().map_err(wrong)?;
+        Ok(spec.map(|spec| spec.shard(self.shard, self.shards)))
+    }
+
+    /// An ephemeral region is gone: what its spill file has is of no region any more.
+    fn remove_spill_file(&self) {
+        if let Ok(Some(spill)) = self.spill_spec()
+            && let Err(error) = std::fs::remove_file(&spill.path)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            warn!(target: "daemon", "removing {}: {error}", spill.path.display());
+        }
     }
 
     /// What is not done where only the software keeps the hosts of the memory coherent.

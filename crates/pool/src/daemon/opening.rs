@@ -1,20 +1,22 @@
 //! What a daemon opens before its loop begins: the region, the fabric's target, and what it says of
 //! both to the master and to clients.
 
+use super::spill::{SpillOpening, SpillThread};
 use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, io_error};
 use crate::link::MasterLink;
 use crate::links::fabric_error;
 use rackpool_core::coherence::Coherence;
-use rackpool_core::daemon::{Daemon, World, format};
+use rackpool_core::daemon::{Daemon, World, format, read_superblock};
 use rackpool_core::layout::RegionLayout;
 use rackpool_core::runtime::daemon::{self as runtime, RackAddress};
 use rackpool_core::runtime::master_link::Call;
+use rackpool_core::spill::SlotHeader;
 use rackpool_core::wire::RegionInfo;
 use rackpool_core::{Error, RackId, Result};
 use rackpool_fabric::{FabricOptions, Target, TargetOptions};
 use rackpool_mem::event::WakeEvent;
-use rackpool_mem::region::{Claim, RegionFiles};
+use rackpool_mem::region::{Claim, RegionFiles, SpillSpec};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tracing::info;
@@ -83,11 +85,14 @@ pub(super) struct RegionOpening {
     pub belongs: Belongs,
     /// What was claimed already.
     pub claim: Option<Claim>,
+    /// The file of pages that are not in memory.
+    pub spill: Option<SpillSpec>,
 }
 
 /// Formats a new region, attaches to it, and claims it if that was not done.
 pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon, Option<Claim>)> {
-    let RegionOpening { files, rack, asymmetric, cells, is_new, belongs, mut claim } = opening;
+    let RegionOpening { files, rack, asymmetric, cells, is_new, belongs, mut claim, spill } =
+        opening;
     let layout = files.layout();
     let mut world = RegionWorld::new(files, asymmetric, cells)?;
     if is_new {
@@ -96,6 +101,10 @@ pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon
             *word = rackpool_mem::process::random_u64().map_err(|e| io_error("getrandom", &e))?;
         }
         format(&mut world, rack, id, layout)?;
+    }
+    // Before others find a region without it.
+    let found = spill.map(|spec| open_spill(spec, rack, is_new, &mut world)).transpose()?;
+    if is_new {
         world.files.publish().map_err(Error::from)?;
     }
     if claim.is_none() && belongs == Belongs::Here && rack.is_divided() {
@@ -103,7 +112,7 @@ pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon
         claim = Claim::take(world.files.spec()).map_err(Error::from)?;
     }
     let lost_power = world.files.lost_power();
-    let engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
+    let mut engine = Daemon::attach(&mut world, rack, Some(layout.pages))?;
     world.files.note_attached().map_err(Error::from)?;
     if lost_power {
         info!(
@@ -112,5 +121,24 @@ pub(super) fn open_region(opening: RegionOpening) -> Result<(RegionWorld, Daemon
              sessions and locks of before are over"
         );
     }
+    if let Some(found) = found {
+        engine.adopt_slots(found, &mut world)?;
+    }
     Ok((world, engine, claim))
+}
+
+/// Opens the spill file of a region that is formatted; what it has of a region before, if anything.
+fn open_spill(
+    spec: SpillSpec,
+    rack: RackId,
+    is_new: bool,
+    world: &mut RegionWorld,
+) -> Result<Vec<(u32, SlotHeader)>> {
+    let region_id = read_superblock(world.private())?.region_id;
+    let slots = world.files.tiers().spill().map_or(0, |slots| slots.frame_count);
+    let (path, page_bytes) = (spec.path, world.files.layout().pages.page_bytes());
+    let opening = SpillOpening { path, rack, region_id, slots, page_bytes, is_new };
+    let (thread, found) = SpillThread::open(opening)?;
+    world.spill = Some(thread);
+    Ok(found)
 }

@@ -93,7 +93,9 @@ impl Server {
         let spec = files.spec().clone();
         let rack = options.home()?;
         let cells = Target::cells(fabric.over, files.layout());
-        let opening = RegionOpening { files, rack, asymmetric, cells, is_new, belongs, claim };
+        let spill = options.spill_spec()?;
+        let opening =
+            RegionOpening { files, rack, asymmetric, cells, is_new, belongs, claim, spill };
         let mut joined = false;
         let fabric = FabricParts { options: fabric, uplinks };
         let opened = Self::open_on(opening, options, stop, fabric, &mut joined);
@@ -495,7 +497,10 @@ impl Server {
         drop((self.acceptor, host.target));
         let mut files = world.into_files();
         let (done, what) = match host.options.ephemeral {
-            true => (files.remove(), "removing the region"),
+            true => {
+                host.options.remove_spill_file();
+                (files.remove(), "removing the region")
+            }
             false => (files.note_stopped(), "stopping"),
         };
         if let Err(error) = done {

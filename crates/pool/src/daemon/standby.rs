@@ -242,11 +242,13 @@ impl Watched {
     fn end(&mut self) {
         let Some(server) = self.server.take() else { return };
         server.stop();
-        if self.options.ephemeral
-            && let Err(error) = RegionFiles::remove_path(&self.spec)
-            && !matches!(error, RegionError::Locked { .. })
-        {
-            warn!(target: "daemon", "removing the region: {error}");
+        if !self.options.ephemeral {
+            return;
+        }
+        match RegionFiles::remove_path(&self.spec) {
+            Ok(_) => self.options.remove_spill_file(),
+            Err(RegionError::Locked { .. }) => {}
+            Err(error) => warn!(target: "daemon", "removing the region: {error}"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the daemon engine sees of its process: the sections, the announce cells of all processes
 //! that can touch pages, and queues for what it says to the master and to clients.
 
+use super::spill::SpillThread;
 use rackpool_core::coherence;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::counts::{FabricCounts, ProxyCounts};
@@ -8,6 +9,7 @@ use rackpool_core::daemon::{Handover, World};
 use rackpool_core::layout::cell_offset;
 use rackpool_core::persist::Persist;
 use rackpool_core::seam::{Mem, Mutation};
+use rackpool_core::spill::{SpillDone, SpillFile, SpillJob};
 use rackpool_core::tier::Tiers;
 use rackpool_core::wire::MetadataChecks;
 use rackpool_core::{Error, RackId, Result};
@@ -34,6 +36,8 @@ pub(super) struct RegionWorld {
     handover: Handover,
     /// What was said last of damaged metadata.
     reported: MetadataChecks,
+    /// The file of pages that are not in memory, if the rack has one.
+    pub spill: Option<SpillThread>,
 }
 
 impl RegionWorld {
@@ -59,6 +63,7 @@ impl RegionWorld {
             asymmetric_fence,
             handover: Handover::default(),
             reported: MetadataChecks::default(),
+            spill: None,
         })
     }
 
@@ -104,6 +109,28 @@ impl RegionWorld {
 
     pub(super) fn is_asymmetric(&self) -> bool {
         self.asymmetric_fence
+    }
+}
+
+impl SpillFile for RegionWorld {
+    fn begin_spill(&mut self, job: SpillJob) {
+        self.spill.as_mut().expect("a region with slots was opened with their file").begin(job);
+    }
+
+    fn spill_ended(&mut self) -> Option<Result<SpillDone>> {
+        self.spill.as_mut()?.ended()
+    }
+
+    fn punch_slots(&mut self, first: u32, count: u32) {
+        if let Some(spill) = &mut self.spill {
+            spill.punch(first, count);
+        }
+    }
+
+    fn slots_adopted(&mut self) {
+        if let Some(spill) = &mut self.spill {
+            spill.adopted();
+        }
     }
 }
 

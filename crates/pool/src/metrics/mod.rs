@@ -377,7 +377,7 @@ impl Text {
         }
     }
 
-    /// Of racks with several memories.
+    /// Of racks with several memories, or one and a spill file.
     fn tiers(&mut self, racks: &[(RackId, &TierReport)]) {
         for (name, kind, help, value) in TIER {
             let name = format!("rack_{name}");
@@ -385,8 +385,9 @@ impl Text {
             for (rack, report) in racks {
                 for (number, tier) in report.tiers.iter().enumerate() {
                     let value = value(tier);
+                    let label = if tier.is_file() { "spill".into() } else { number.to_string() };
                     self.line(format_args!(
-                        "rackpool_{name}{{rack=\"{rack}\",tier=\"{number}\"}} {value}"
+                        "rackpool_{name}{{rack=\"{rack}\",tier=\"{label}\"}} {value}"
                     ));
                 }
             }

@@ -14,5 +14,6 @@ mod runs;
 mod shards;
 mod shared;
 mod software;
+mod spill;
 mod stop;
 mod tools;

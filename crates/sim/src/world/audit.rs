@@ -6,9 +6,12 @@ use super::kernel::Ctx;
 use super::scene::Scene;
 use super::workload::Worker;
 use super::workload::model::DeferredFree;
-use crate::check::conserve::{DirectoryAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of};
+use crate::check::conserve::{
+    DirectoryAudit, FrameAudit, HomeAudit, PoolAudit, RackAudit, check, frames_of,
+};
 use crate::time::Ps;
 use rackpool_core::client::DaemonQuery;
+use rackpool_core::layout::FrameState;
 use rackpool_core::{Error, Result};
 use std::rc::Rc;
 
@@ -111,12 +114,24 @@ async fn look_at(ctx: &Ctx, scene: &Rc<Scene>, index: usize) -> Result<RackAudit
             |offset| region.table.peek(offset),
             backed,
         );
-        let frames = frames.map_err(|reason| Error::BadRegion { reason })?;
+        let mut frames = frames.map_err(|reason| Error::BadRegion { reason })?;
+        let slots = rack.tiers.spill().map_or(0..0, |slots| slots.frames());
+        frames[slots.start as usize..slots.end as usize].iter_mut().for_each(in_file);
         let known = rack.sessions_in_region();
         RackAudit { rack: id.0, frames, stats, sessions: known, sessions_expected: sessions }
     };
     handle.leave().await;
     Ok(audit)
+}
+
+/// A slot has no memory, and a page in it is in no table: what is so is told as the rules of frames
+/// want it, what is not so as they do not.
+fn in_file(slot: &mut FrameAudit) {
+    if slot.state == FrameState::Home {
+        let is_right = slot.table_generation == 0 && slot.backed != Some(true);
+        slot.table_generation = if is_right { slot.generation } else { !slot.generation };
+        slot.backed = None;
+    }
 }
 
 fn directory(scene: &Scene) -> DirectoryAudit {

@@ -119,7 +119,9 @@ impl DaemonHost for SimHost {
         let pages = self.rack.region.borrow().pages.clone();
         let of_host = |memory| SimMem::new(memory, cpu.clone());
         let slot = of_host(section.memory().clone());
-        crash::flush_client(&slot, &of_host(pages), &self.rack.layout);
+        let (layout, tiers) = (&self.rack.layout, &self.rack.tiers);
+        let frames = tiers.memory_frames(layout.frame_count);
+        crash::flush_client(&slot, &of_host(pages), layout, frames);
     }
 
     fn identify(&self, conn: &ControlConn) -> Result<(u64, u64)> {

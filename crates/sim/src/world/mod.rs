@@ -20,6 +20,7 @@ pub mod scale;
 mod scenario;
 mod scene;
 mod shards;
+mod spill;
 mod sweeping;
 mod target;
 mod uplinks;

@@ -2,6 +2,7 @@
 //! and the [`World`] of the daemon's engine over them.
 
 use super::kernel::{Ctx, HostId, Kernel, ProcessId};
+use super::spill::{SpillJobUnderWay, SpillSlots};
 use crate::check::conserve::{FrameAudit, frames_of};
 use crate::mem::{Coherence, Cpu, Memory, SimMem, Tier};
 use crate::net::{EndpointId, NodeId};
@@ -15,6 +16,7 @@ use rackpool_core::layout::{
     SessionWord, SlotWord, cell_offset, frame_word, session_word,
 };
 use rackpool_core::seam::{Mem, Mutation};
+use rackpool_core::spill::{SpillDone, SpillFile, SpillJob};
 use rackpool_core::tier::Tiers;
 use rackpool_core::{Error, FrameIndex, RackId, Result};
 use std::cell::{Cell, RefCell};
@@ -32,6 +34,8 @@ pub struct Region {
     pub private: Rc<Memory>,
     pub table: Rc<Memory>,
     pub pages: Rc<Memory>,
+    /// Pages that are not in memory.
+    pub spill: SpillSlots,
     pub slots: Vec<Option<Rc<Memory>>>,
 }
 
@@ -57,6 +61,7 @@ impl Region {
             private: section(layout.private_bytes(), Tier::Dram),
             table,
             pages: section(layout.pages_bytes(), Tier::Cxl),
+            spill: SpillSlots::default(),
             slots: Vec::new(),
         }
     }
@@ -274,6 +279,7 @@ impl Rack {
 pub struct RackWorld {
     rack: Rc<Rack>,
     ctx: Ctx,
+    spill_job: Option<SpillJobUnderWay>,
     private: SimMem,
     table: SimMem,
     pages: SimMem,
@@ -298,6 +304,7 @@ impl RackWorld {
             target_cells: cells,
             rack: rack.clone(),
             ctx: ctx.clone(),
+            spill_job: None,
             slots: vec![None; SLOTS_MAX as usize],
             slots_used: Vec::new(),
             handover: Handover::default(),
@@ -331,6 +338,26 @@ impl RackWorld {
         })?;
         self.rack.blocks_free.set(left);
         Ok(())
+    }
+}
+
+impl SpillFile for RackWorld {
+    fn begin_spill(&mut self, job: SpillJob) {
+        assert!(self.spill_job.is_none(), "the engine has one job at a time");
+        let now = self.ctx.now();
+        self.spill_job = Some(self.rack.region.borrow_mut().spill.begin(job, now));
+    }
+
+    fn spill_ended(&mut self) -> Option<Result<SpillDone>> {
+        let now = self.ctx.now();
+        let SpillJobUnderWay { job, .. } = self.spill_job.take_if(|job| job.ends_at <= now)?;
+        let page_blocks = self.rack.layout.pages.page_bytes() / BLOCK_BYTES;
+        let is_full = self.rack.blocks_free.get() < page_blocks;
+        Some(self.rack.region.borrow_mut().spill.end(job, is_full))
+    }
+
+    fn punch_slots(&mut self, first: u32, count: u32) {
+        self.rack.region.borrow_mut().spill.punch(first, count);
     }
 }
 

@@ -146,12 +146,12 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     let count = shape.racks + 1 + if is_software { shape.racks } else { 0 };
     let hosts: Vec<HostId> = (0..count).map(|_| host()).collect();
     let pages = PageGeometry::new(shape.page_shift).expect("a page size");
-    let layout = RegionLayout { pages, frame_count: shape.frames };
+    let (tiers, frame_count) = tiers(config, shape.frames);
+    let layout = RegionLayout { pages, frame_count };
     let ids = match is_software {
         true => (0..shape.racks).map(|rack| RackId(rack as u16)).collect(),
         false => shards::ids(seed, shape.racks),
     };
-    let tiers = tiers(config, shape.frames);
     let rack = |(id, host): (RackId, &HostId)| {
         let mut rack = Rack::new(id, *host, layout, &kernel, true, coherence);
         rack.tiers = tiers.clone();
@@ -197,11 +197,17 @@ fn build(config: &Config, seed: u64, tables: Option<&'static dyn Tables>) -> Rc<
     })
 }
 
-/// The memories of each rack: two halves, if the configuration says so.
-fn tiers(config: &Config, frames: u32) -> Tiers {
-    match config.has_tiers() {
-        true => Tiers::by_weights(frames, &[(0, 1), (1, 1)]).expect("frames for both"),
+/// The memories of each rack, two halves if the configuration says so, and its frames. With a spill
+/// file half of them are memory, and as many as all are slots.
+fn tiers(config: &Config, frames: u32) -> (Tiers, u32) {
+    let memory = if config.has_spill() { frames / 2 } else { frames };
+    let tiers = match config.has_tiers() {
+        true => Tiers::by_weights(memory, &[(0, 1), (1, 1)]).expect("frames for both"),
         false => Tiers::default(),
+    };
+    match config.has_spill() {
+        true => (tiers.with_spill(memory, frames).expect("few frames"), memory + frames),
+        false => (tiers, frames),
     }
 }
 

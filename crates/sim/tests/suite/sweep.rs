@@ -78,6 +78,14 @@ fn pages_move_between_the_memories_of_racks_and_nothing_is_lost() {
 }
 
 #[test]
+fn pages_go_to_spill_files_and_come_back_and_nothing_is_lost() {
+    let sum = swept(&Config { spill: true, ..Config::default() }, seeds_besides());
+    let moved = sum.counts.get(Group::Message, "pages moved between tiers");
+    assert!(moved > 0, "no page was spilled in {} seeds", sum.seeds);
+    println!("{moved} pages went or came");
+}
+
+#[test]
 fn without_faults_nothing_goes_wrong() {
     let config = Config { faults: FaultSet::NONE, operations: 500, ..Config::default() };
     let counts = swept(&config, SEEDS).counts;

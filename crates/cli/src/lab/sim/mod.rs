@@ -56,6 +56,7 @@ fn configure(args: &SimConfigArgs) -> Result<(Config, Profile)> {
         placement: args.placement,
         software_coherent: args.coherence.as_deref().map(|keeper| keeper == "software"),
         tiers: args.tiers,
+        spill: args.spill,
         ..Config::default()
     };
     config.check().map_err(|error| Failure::usage(error.to_string()))?;

@@ -198,7 +198,7 @@ fn what_the_dead_left_is_written_back() {
         view.slot.mem.store(cell_offset(3), 2);
         // What a broken client announces is no frame.
         view.slot.mem.store(cell_offset(4), 100);
-        flush_client(&view.slot, &view.pages, &view.layout);
+        flush_client(&view.slot, &view.pages, &view.layout, view.layout.frame_count);
         flush_daemon(&view.table, &view.pages, &view.layout, 2);
         let mut notes = notes.take();
         notes.retain(|note| !note.contains(":load:"));

@@ -24,22 +24,33 @@ use crate::wire::{Reply, Resolved};
 use std::ops::Range;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TierMoveStage {
+pub(super) enum TierMoveStage {
     /// The new frame gets its memory; so many bytes have it.
     Backing(u64),
     /// The page is shut; so many bytes are copied, none while users of it are waited for.
     Copying(u64),
+    /// To the spill file: so many bytes will be written when its job ends.
+    Writing(u64),
+    /// All are, and become durable.
+    Sealing,
+    /// From the spill file: the slot's header is read.
+    Opening,
+    /// So many bytes have come; the next are read.
+    Filling(u64),
     Asking,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TierMove {
-    page: PageId,
-    from: u32,
-    to: u32,
+    pub(super) page: PageId,
+    pub(super) from: u32,
+    pub(super) to: u32,
     /// Of the page in its new frame.
-    generation: Generation,
-    stage: TierMoveStage,
+    pub(super) generation: Generation,
+    pub(super) stage: TierMoveStage,
+    /// What the pieces so far add up to, and what all of them have to.
+    pub(super) sum: u64,
+    pub(super) expected_sum: u64,
 }
 
 impl Daemon {
@@ -60,6 +71,17 @@ impl Daemon {
         world: &mut W,
     ) -> Result<()> {
         let (from, _) = self.check_tier_move(page, world)?;
+        self.start_tier_move(page, from, range, world)
+    }
+
+    /// Takes a free frame of a range for the page of another frame.
+    pub(super) fn start_tier_move<W: World>(
+        &mut self,
+        page: PageId,
+        from: u32,
+        range: &Range<u32>,
+        world: &mut W,
+    ) -> Result<()> {
         if let Some((offset, bytes)) = self.frames.fresh_entries(1, range) {
             back_metadata(world, offset, bytes)?;
         }
@@ -67,7 +89,9 @@ impl Daemon {
         let to = self.frames.take(world.private(), 1, range)[0];
         FrameEntry::arriving(page, generation).store(world.private(), to);
         let stage = TierMoveStage::Backing(0);
-        self.moves.between = Some(TierMove { page, from, to, generation, stage });
+        let (sum, expected_sum) = (0, 0);
+        let tier_move = TierMove { page, from, to, generation, stage, sum, expected_sum };
+        self.moves.between = Some(tier_move);
         Ok(())
     }
 
@@ -83,21 +107,31 @@ impl Daemon {
 
     /// Goes on with the page that is on its way, by one step.
     pub(in crate::daemon) fn advance_tier_move<W: World>(&mut self, world: &mut W) {
-        let Some(tier_move) = self.moves.between else { return };
+        let Some(tier_move) = self.moves.between else { return self.end_stray_job(world) };
         let departure = self.moves.departing.get(&tier_move.from).map(|one| one.stage);
+        let at = |stage| TierMove { stage, ..tier_move };
         let next = match (tier_move.stage, departure) {
-            (TierMoveStage::Backing(done), None) => self.back_tier_move(&tier_move, done, world),
-            (TierMoveStage::Copying(_), Some(DepartureStage::Draining))
-            | (TierMoveStage::Asking, _) => return,
+            (TierMoveStage::Backing(done), None) => {
+                self.back_tier_move(&tier_move, done, world).map(at)
+            }
+            (TierMoveStage::Copying(_), Some(DepartureStage::Draining)) => return,
+            (TierMoveStage::Asking, _) => return self.end_stray_job(world),
             (TierMoveStage::Copying(done), Some(DepartureStage::Shut)) => {
-                self.copy_tier_move(&tier_move, done, world)
+                match self.frames.is_slot(tier_move.to) {
+                    true => self.write_piece(&tier_move, done, world),
+                    false => self.copy_tier_move(&tier_move, done, world).map(at),
+                }
+            }
+            (TierMoveStage::Writing(_) | TierMoveStage::Sealing, Some(DepartureStage::Shut))
+            | (TierMoveStage::Opening | TierMoveStage::Filling(_), None) => {
+                self.advance_job(&tier_move, world)
             }
             // The page was opened again: a user was too slow, or it is to be freed.
             _ => stays(tier_move.page, "it was taken back"),
         };
         match next {
-            Ok(stage) => self.moves.between = Some(TierMove { stage, ..tier_move }),
-            Err(_) => self.give_up_tier_move(&tier_move, world),
+            Ok(next) => self.moves.between = Some(next),
+            Err(error) => self.give_up_tier_move(&tier_move, error, world),
         }
     }
 
@@ -108,7 +142,7 @@ impl Daemon {
     }
 
     /// A page is not shut for a question that cannot be asked.
-    fn check_master(&self, page: PageId) -> Result<()> {
+    pub(super) fn check_master(&self, page: PageId) -> Result<()> {
         if self.calls.is_up() { Ok(()) } else { stays(page, "the master does not answer") }
     }
 
@@ -120,10 +154,15 @@ impl Daemon {
         world: &mut W,
     ) -> Result<TierMoveStage> {
         let page_bytes = self.layout.pages.page_bytes();
-        let bytes = BACKING_STEP_BYTES.min(page_bytes - done);
-        world.back_pages(self.layout.frame_offset(FrameIndex(tier_move.to)) + done, bytes)?;
-        if done + bytes < page_bytes {
-            return Ok(TierMoveStage::Backing(done + bytes));
+        if !self.frames.is_slot(tier_move.to) {
+            let bytes = BACKING_STEP_BYTES.min(page_bytes - done);
+            world.back_pages(self.layout.frame_offset(FrameIndex(tier_move.to)) + done, bytes)?;
+            if done + bytes < page_bytes {
+                return Ok(TierMoveStage::Backing(done + bytes));
+            }
+        }
+        if self.frames.is_slot(tier_move.from) {
+            return self.open_slot(tier_move, world);
         }
         let (frame, entry) = self.check_tier_move(tier_move.page, world)?;
         if frame != tier_move.from {
@@ -142,7 +181,7 @@ impl Daemon {
         done: u64,
         world: &mut W,
     ) -> Result<TierMoveStage> {
-        let TierMove { page, from, to, generation, .. } = *tier_move;
+        let TierMove { from, to, .. } = *tier_move;
         let page_bytes = self.layout.pages.page_bytes();
         let bytes = TIER_COPY_BYTES.min(page_bytes - done);
         let at = |frame| self.layout.frame_offset(FrameIndex(frame)) + done;
@@ -153,9 +192,20 @@ impl Daemon {
         if !world.private().mutated(Mutation::SkipTierCopy) {
             coherence::writing(pages, range(to), |pages| pages.copy_in(at(to), &buffer));
         }
+        self.persist_piece(at(to), bytes, world)?;
         if done + bytes < page_bytes {
             return Ok(TierMoveStage::Copying(done + bytes));
         }
+        self.ask_tier_move(tier_move, world)
+    }
+
+    /// The page is in its new frame: the directory is asked to name that.
+    pub(super) fn ask_tier_move<W: World>(
+        &mut self,
+        tier_move: &TierMove,
+        world: &mut W,
+    ) -> Result<TierMoveStage> {
+        let TierMove { page, from, to, generation, .. } = *tier_move;
         self.check_master(page)?;
         let Reply::Shut { keep, .. } = self.shut_reply(from, world)? else {
             return broken("a page that is shut has a key".into());
@@ -173,7 +223,7 @@ impl Daemon {
     }
 
     /// The page stays, and its new frame goes.
-    fn give_up_tier_move<W: World>(&mut self, tier_move: &TierMove, world: &mut W) {
+    fn give_up_tier_move<W: World>(&mut self, tier_move: &TierMove, error: Error, world: &mut W) {
         self.moves.between = None;
         self.heat.rest(tier_move.page);
         let departure = self.moves.departing.get(&tier_move.from);
@@ -181,6 +231,7 @@ impl Daemon {
             self.give_up_departure(tier_move.from, world);
         }
         self.leave_frame(tier_move.to, tier_move.page, world);
+        self.note_given_up(tier_move, error, world);
     }
 
     /// The directory's answer: where the page of a frame is at home.
@@ -191,12 +242,19 @@ impl Daemon {
         world: &mut W,
     ) {
         let Some(tier_move) = self.moves.between.take_if(|one| one.to == frame) else {
-            return self.settle_frame(frame, home, world);
+            self.settle_frame(frame, home, world);
+            return self.note_adopted(frame, world);
         };
         let TierMove { page, from, to, .. } = tier_move;
-        self.heat.rest(page);
+        if ![from, to].into_iter().any(|frame| self.frames.is_slot(frame)) {
+            self.heat.rest(page);
+        }
         let has_moved = matches!(home, Resolved::Home(home)
             if (home.rack, home.frame.0, home.generation) == (self.rack, to, tier_move.generation));
+        if self.frames.is_slot(to) {
+            let now = self.heat.now;
+            self.spilling.note(has_moved, now);
+        }
         // First the frame where the page is now: what waited for it finds it there.
         let order = if has_moved { [to, from] } else { [from, to] };
         if has_moved {

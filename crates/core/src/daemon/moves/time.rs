@@ -1,8 +1,9 @@
 //! What becomes of a move without its mover: one that takes too long, one that attach found.
 
+use super::tiers::TierMove;
 use super::{Arrival, ArrivalStage, Departure, DepartureStage, NOBODY};
 use crate::addr::Generation;
-use crate::constants::{MOVE_DRAIN_NS, MOVE_SHUT_NS};
+use crate::constants::{MOVE_DRAIN_NS, MOVE_SHUT_NS, SPILL_SHUT_NS};
 use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World};
 use crate::layout::FrameState;
@@ -13,11 +14,14 @@ impl Daemon {
     pub(in crate::daemon) fn time_moves<W: World>(&mut self, now: Nanos, world: &mut W) {
         let page_ns = self.layout.pages.page_bytes().saturating_mul(4);
         let shut_ns = MOVE_SHUT_NS + page_ns;
+        let spills = |one: &TierMove| self.frames.is_slot(one.to);
+        let spilled = self.moves.between.filter(spills).map(|one| one.from);
         let mut late = Vec::new();
         for (frame, departure) in &mut self.moves.departing {
             let since = *departure.since.get_or_insert(now);
             let limit_ns = match departure.stage {
                 DepartureStage::Draining => MOVE_DRAIN_NS,
+                DepartureStage::Shut if spilled == Some(*frame) => SPILL_SHUT_NS + page_ns,
                 DepartureStage::Shut => shut_ns,
                 DepartureStage::Asking => continue,
             };

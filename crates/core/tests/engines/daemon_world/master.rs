@@ -124,7 +124,7 @@ impl FakeMaster {
                 }
             }
             MasterCall::AwaitGone { .. } => {}
-            MasterCall::MovePage { from, to } => {
+            MasterCall::MovePage { from, to } | MasterCall::AdoptPage { from, to } => {
                 assert_eq!((to.rack, from.page), (RACK, to.page));
                 return MasterAnswer::Homes(vec![self.swap(*from, *to)]);
             }

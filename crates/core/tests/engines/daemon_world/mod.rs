@@ -7,6 +7,7 @@ mod answers;
 mod master;
 mod mem;
 mod power;
+mod spill;
 pub mod travel;
 mod users;
 mod words;
@@ -14,6 +15,7 @@ mod words;
 pub use answers::Answers;
 pub use master::FakeMaster;
 pub use mem::{Crash, Durability, Fuse, TestMem};
+pub use spill::TestSpill;
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{
@@ -63,6 +65,7 @@ pub struct TestWorld {
     pub changing: BTreeMap<u32, u64>,
     pub host_blocks_free: u64,
     pub tiers: Tiers,
+    pub spill: TestSpill,
     pub barriers: u64,
     pub calls: VecDeque<(u64, MasterCall)>,
     pub replies: VecDeque<(ClientId, ReplyFrame)>,
@@ -96,6 +99,7 @@ impl TestWorld {
             changing: BTreeMap::new(),
             host_blocks_free: u64::MAX / 2,
             tiers: Tiers::default(),
+            spill: TestSpill::default(),
             barriers: 0,
             calls: VecDeque::new(),
             replies: VecDeque::new(),
@@ -304,6 +308,34 @@ impl Rig {
         Rig::on(TestWorld { tiers, ..TestWorld::new(frame_count) })
     }
 
+    /// A rack with a spill file of so many slots.
+    pub fn with_spill(memory_frames: u32, slots: u32) -> Rig {
+        Rig::on(TestWorld::with_spill(memory_frames, slots))
+    }
+
+    /// The machine starts again, with nothing in its memory; the spill file and the master have
+    /// what they had. What was in memory is lost, with all clients. Ends at that effect once.
+    pub fn reboot(&mut self, effects: Option<u64>) {
+        let tiers = self.world.tiers.clone();
+        let old = &mut self.world;
+        let (mut spill, mut master) =
+            (std::mem::take(&mut old.spill), std::mem::take(&mut old.master));
+        let first_slot = tiers.spill().expect("it has a spill file").first_frame;
+        master.pages.retain(|_, home| home.frame.0 >= first_slot);
+        let is_there =
+            |addr: &u64| master.pages.contains_key(&old.layout.pages.page(GAddr(*addr)).0);
+        self.live.retain(|addr, _| is_there(addr));
+        self.words.retain(|addr, _| is_there(addr));
+        self.clients.clear();
+        spill.is_adopting = true;
+        let fresh = TestWorld { tiers, spill, ..TestWorld::new(old.layout.frame_count) };
+        self.world = TestWorld { master, ..fresh }.format();
+        if let Some(effects) = effects {
+            self.world.fuse.arm(effects);
+        }
+        self.start();
+    }
+
     fn on(world: TestWorld) -> Rig {
         let mut rig = Rig::unstarted(world.format());
         rig.start();
@@ -368,10 +400,15 @@ impl Rig {
     /// Attaches and does what a runtime does after it.
     pub fn start(&mut self) {
         self.world.master.parked = None;
+        self.world.spill.die();
         loop {
             let world = &mut self.world;
             let attached = catch_unwind(AssertUnwindSafe(|| {
                 let mut daemon = Daemon::attach(world, RACK, Some(world.layout.pages)).unwrap();
+                if world.tiers.spill().is_some() {
+                    let found = world.spill.found();
+                    daemon.adopt_slots(found, world).unwrap();
+                }
                 daemon.master_up(world);
                 daemon
             }));
@@ -386,6 +423,7 @@ impl Rig {
                     }
                     self.world.calls.clear();
                     self.world.master.parked = None;
+                    self.world.spill.die();
                 }
                 Err(cause) => resume_unwind(cause),
             }

@@ -49,6 +49,14 @@ impl Rig {
         rig
     }
 
+    /// As [`Rig::that_persists`], with a spill file, which a loss of power spares.
+    pub fn spilling_that_persists(memory_frames: u32, slots: u32) -> Rig {
+        let world = TestWorld::with_spill(memory_frames, slots);
+        let mut rig = Rig::on(world.that_persists(Durability::Kept));
+        rig.loses_power = true;
+        rig
+    }
+
     /// A rack that tells a recorder of all that happens to its private section and its pages,
     /// which lie in this order in the recorder's memory.
     pub fn recorded(frame_count: u32, recorder: &StoreRecorder) -> Rig {

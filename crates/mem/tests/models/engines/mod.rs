@@ -13,6 +13,7 @@ use rackpool_core::daemon::{ClientId, Daemon, LocalClient, Outbox, World, format
 use rackpool_core::layout::{AllocationKind, RegionLayout, SlotWord, cell_offset};
 use rackpool_core::persist::Persist;
 use rackpool_core::seam::{Mem, Mutation, Probe, Rare};
+use rackpool_core::spill::SpillFile;
 use rackpool_core::target::TargetMemory;
 use rackpool_core::wire::{
     MasterAnswer, MasterCall, MasterReply, PageHome, Reply, ReplyFrame, Request, RequestFrame,
@@ -314,6 +315,8 @@ impl Rack {
         MasterAnswer::Done
     }
 }
+
+impl SpillFile for Rack {}
 
 impl World for Rack {
     type Mem = Section;

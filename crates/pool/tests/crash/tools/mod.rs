@@ -121,13 +121,14 @@ fn master(args: &[&str]) -> Result<(), String> {
 
 fn daemon(args: &[&str]) -> Result<(), String> {
     end_with_parent();
-    let [rack, master, memory, shard, shards, policy] = args else { panic!("{args:?}") };
+    let [rack, master, memory, shard, shards, policy, spill] = args else { panic!("{args:?}") };
     let number = |text: &str| text.parse::<u16>().expect("a number");
     let options = DaemonOptions::new(number(rack), master, memory);
     let mut options = options.shard(number(shard), number(shards));
     options.session_grace_ms = SESSION_GRACE_MS;
     options.left_grace_ms = LEFT_GRACE_MS;
     options.migration = policy.parse().expect("a policy");
+    options.spill = Some(spill.to_string()).filter(|spill| !spill.is_empty());
     // Some of these tests want less memory than the region has.
     options.overcommit = true;
     DaemonServer::run(options, |addr| say(&format!("ready {addr}")))

@@ -20,6 +20,8 @@ pub struct Stage {
     pub memory: Vec<String>,
     /// The policy by which daemons that are started move pages.
     pub migration: &'static str,
+    /// The size of the spill file of the first rack.
+    pub spill: Option<&'static str>,
     prefix: String,
     dir: PathBuf,
 }
@@ -60,6 +62,23 @@ impl Stage {
         stage.started()
     }
 
+    /// Racks with this memory, the first with a spill file of this size.
+    pub fn with_spill(memory: &[&str], size: &'static str) -> Stage {
+        let mut stage = Self::empty("/dev/shm", memory);
+        stage.spill = Some(size);
+        stage.started()
+    }
+
+    /// The spill file, on a disk if the directory of temporary files is on one.
+    pub fn spill_path(&self) -> PathBuf {
+        self.dir.with_extension("spill")
+    }
+
+    /// Where a file of memory that persists may be, beside the spill file.
+    pub fn pmem_path(&self) -> PathBuf {
+        self.dir.with_extension("pmem")
+    }
+
     fn started(mut self) -> Stage {
         self.start_master();
         for daemon in 0..self.homes.len() {
@@ -84,7 +103,8 @@ impl Stage {
         let homes = (0..).map(RackId).take(memory.len()).collect();
         let dir = std::env::temp_dir().join(&id);
         let (addr, migration) = (free_address(), "off");
-        Stage { master: None, daemons, addr, homes, memory, migration, prefix, dir }
+        let spill = None;
+        Stage { master: None, daemons, addr, homes, memory, migration, spill, prefix, dir }
     }
 
     pub fn start_master(&mut self) {
@@ -111,7 +131,9 @@ impl Stage {
         let numbers = [home.number(), home.shard(), home.shards()].map(|n| n.to_string());
         let [rack, shard, shards] = numbers;
         let policy = self.migration.to_string();
-        let args = [rack, self.addr.clone(), memory.into(), shard, shards, policy];
+        let spill = |size| format!("{}?size={size}", self.spill_path().display());
+        let spill = self.spill.filter(|_| home.number() == 0).map(spill).unwrap_or_default();
+        let args = [rack, self.addr.clone(), memory.into(), shard, shards, policy, spill];
         Proc::start(&format!("daemon {home}"), "daemon", &args)
     }
 
@@ -175,6 +197,8 @@ impl Drop for Stage {
         self.master = None;
         remove_files(&self.prefix);
         let _ = std::fs::remove_dir_all(&self.dir);
+        let _ = std::fs::remove_file(self.spill_path());
+        let _ = std::fs::remove_file(self.pmem_path());
     }
 }
 
