@@ -20,7 +20,7 @@ const STAGGER_MAX: Span = Span(3_600_000_000_000);
 const SAMPLES_MAX: u64 = 1 << 27;
 const NO_WORDS: &str = "it has characters that control a terminal";
 
-type Checked = Result<(), PlanError>;
+pub(super) type Checked = Result<(), PlanError>;
 
 impl Plan {
     pub(super) fn check(&self, at: &Document<'_>) -> Checked {
@@ -29,6 +29,7 @@ impl Plan {
         self.check_capacity(at)?;
         self.check_sweep(at)?;
         self.check_prices(at)?;
+        self.cache.as_ref().map_or(Ok(()), |cache| cache.check(at))?;
         self.check_performance(at)
     }
 
@@ -246,7 +247,7 @@ fn is_shown(text: &str) -> bool {
     !text.chars().any(char::is_control)
 }
 
-fn check_price(at: &Document<'_>, field: &str, price: &Price, per: &str) -> Checked {
+pub(super) fn check_price(at: &Document<'_>, field: &str, price: &Price, per: &str) -> Checked {
     let wrong = |name: &str, reason: String| Err(at.wrong(&format!("{field}.{name}"), reason));
     let (low, high) = price.range();
     if price.per != per {

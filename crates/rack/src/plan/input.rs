@@ -2,6 +2,7 @@
 //! prices.
 
 use super::PlanError;
+use super::cache::CacheQuestion;
 use super::locate::Document;
 use super::units::{Size, Span};
 use crate::model::config::{Preset, Workload};
@@ -37,6 +38,9 @@ pub struct Plan {
     /// Prices of what is bought also without pools.
     pub prices: Prices,
     pub tiers: Vec<Tier>,
+    /// A cache whose memories are to be bought.
+    #[serde(default)]
+    pub cache: Option<CacheQuestion>,
     #[serde(default)]
     pub live: Option<Live>,
 }
@@ -256,7 +260,11 @@ impl Plan {
             ])
         };
         let first = [("prices.machine_dram".to_owned(), self.prices.machine_dram.date)];
-        let all = first.into_iter().chain(self.tiers.iter().enumerate().flat_map(of_tier));
+        let memories = self.cache.iter().flat_map(|cache| cache.memories.iter().enumerate());
+        let of_cache =
+            memories.map(|(index, one)| (format!("cache.memories.{index}.price"), one.price.date));
+        let tiers = self.tiers.iter().enumerate().flat_map(of_tier);
+        let all = first.into_iter().chain(tiers).chain(of_cache);
         for (field, date) in all {
             if date.date.is_some_and(|date| date.to_string().as_str() > today) {
                 let reason = format!("{date}; today is {today}, and a price is of what was");
