@@ -26,7 +26,7 @@ pub struct RealLoad {
     pub kind: GuideAccess,
     pub is_random: bool,
     pub access_bytes: u64,
-    /// Reads among the accesses.
+    /// How many of the accesses are reads.
     pub read_percent: u64,
     /// A fence after each write.
     pub is_fenced: bool,

@@ -1,12 +1,12 @@
 //! From a plan to its answer.
 
-use super::cache::{CacheAnswer, CacheQuestion};
+use super::cache::CacheAnswer;
 use super::capacity::{self, Blast, Demand, local_mib};
 use super::confirm::{self, Check, Claim, Trial};
 use super::cost::{self, Cost, Sizes};
 use super::decide::{self, Verdict};
 use super::design::{Design, Split};
-use super::input::Plan;
+use super::input::{CacheQuestion, Plan};
 use super::packing::{Packed, SeedPacking, packings};
 use super::performance::{Latencies, Latency, simulate};
 use super::point::{Baseline, BySeed, Point, estimates, over_percent, pool_mib, right_mib};

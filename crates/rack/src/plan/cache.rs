@@ -8,54 +8,9 @@
 //! together hit as often as the curve says of their sum. Nothing is simulated: a hit takes its
 //! memory's time, and a miss that of a miss.
 
-use super::check::{Checked, check_price};
-use super::input::Price;
-use super::locate::Document;
-use super::units::{Size, Span};
-use serde::{Deserialize, Serialize};
-
-const MEMORIES_MAX: usize = 4;
-/// Splits that are looked at.
-const SPLITS_MAX: u64 = 1 << 18;
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CacheQuestion {
-    /// By rising size; straight lines in between, from nothing on.
-    pub curve: Vec<HitPoint>,
-    /// What a get takes that no memory has.
-    pub miss: Span,
-    pub mean_max: Span,
-    #[serde(default)]
-    pub hit_min_percent: f64,
-    /// Of gets after a loss of power.
-    #[serde(default)]
-    pub warm_min_percent: f64,
-    /// From the fastest to the slowest.
-    pub memories: Vec<PricedMemory>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HitPoint {
-    pub size: Size,
-    pub hit_percent: f64,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PricedMemory {
-    pub name: String,
-    /// What a hit in it takes.
-    pub hit: Span,
-    /// In which steps it can be bought, and how much at most.
-    pub step: Size,
-    pub most: Size,
-    /// What is in it is still there after a loss of power.
-    #[serde(default)]
-    pub persists: bool,
-    pub price: Price,
-}
+use super::input::{CacheQuestion, HitPoint};
+use super::units::Size;
+use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CacheSplit {
@@ -78,51 +33,6 @@ pub struct CacheAnswer {
 }
 
 impl CacheQuestion {
-    pub(super) fn check(&self, at: &Document<'_>) -> Checked {
-        let is_percent = |value: f64| (0.0..=100.0).contains(&value);
-        let rises = |pair: &[HitPoint]| {
-            pair[0].size < pair[1].size && pair[0].hit_percent <= pair[1].hit_percent
-        };
-        let percents = self.curve.iter().all(|point| is_percent(point.hit_percent));
-        if self.curve.is_empty() || !percents || !self.curve.windows(2).all(rises) {
-            let reason = "points of rising size, of hits from 0 to 100 that do not fall";
-            return Err(at.wrong("cache.curve", reason));
-        }
-        let goals = [
-            ("cache.hit_min_percent", self.hit_min_percent),
-            ("cache.warm_min_percent", self.warm_min_percent),
-        ];
-        if let Some((field, _)) = goals.into_iter().find(|(_, value)| !is_percent(*value)) {
-            return Err(at.wrong(field, "from 0 to 100"));
-        }
-        if !(1..=MEMORIES_MAX).contains(&self.memories.len()) {
-            return Err(at.wrong("cache.memories", format!("from 1 to {MEMORIES_MAX}")));
-        }
-        for (index, memory) in self.memories.iter().enumerate() {
-            let field = |name: &str| format!("cache.memories.{index}.{name}");
-            if memory.step.0 == 0 || memory.step > memory.most {
-                return Err(at.wrong(&field("step"), "not 0, and not above most"));
-            }
-            if memory.name.chars().any(char::is_control) {
-                return Err(at.wrong(&field("name"), "it has characters that control a terminal"));
-            }
-            if index > 0 && memory.hit < self.memories[index - 1].hit {
-                return Err(at.wrong(&field("hit"), "faster than the memory before; sort them"));
-            }
-            check_price(at, &field("price"), &memory.price, "GiB")?;
-        }
-        let count = self.memories.iter().try_fold(1_u64, |count, memory| {
-            count.checked_mul(memory.steps() + 1).filter(|count| *count <= SPLITS_MAX)
-        });
-        match count {
-            Some(_) => Ok(()),
-            None => {
-                let reason = format!("more than {SPLITS_MAX} splits; take larger steps");
-                Err(at.wrong("cache.memories", reason))
-            }
-        }
-    }
-
     /// The hit ratio of so many bytes, percent.
     fn hit_percent(&self, bytes: u64) -> f64 {
         let mut before = HitPoint { size: Size(0), hit_percent: 0.0 };
@@ -223,12 +133,6 @@ impl CacheQuestion {
     }
 }
 
-impl PricedMemory {
-    fn steps(&self) -> u64 {
-        self.most.0 / self.step.0
-    }
-}
-
 fn keep_cheapest(best: &mut Option<CacheSplit>, split: &CacheSplit) {
     if best.as_ref().is_none_or(|best| split.cost < best.cost) {
         *best = Some(split.clone());
@@ -237,6 +141,7 @@ fn keep_cheapest(best: &mut Option<CacheSplit>, split: &CacheSplit) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::units::Span;
     use super::*;
 
     const QUESTION: &str = r#"

@@ -2,7 +2,6 @@
 //! prices.
 
 use super::PlanError;
-use super::cache::CacheQuestion;
 use super::locate::Document;
 use super::units::{Size, Span};
 use crate::model::config::{Preset, Workload};
@@ -197,6 +196,52 @@ pub struct TierPrices {
     pub link: Price,
     /// A port of the switch.
     pub switch_port: Price,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheQuestion {
+    /// By rising size; straight lines in between, from nothing on.
+    pub curve: Vec<HitPoint>,
+    /// What a get takes that no memory has.
+    pub miss: Span,
+    pub mean_max: Span,
+    #[serde(default)]
+    pub hit_min_percent: f64,
+    /// Of gets after a loss of power.
+    #[serde(default)]
+    pub warm_min_percent: f64,
+    /// From the fastest to the slowest.
+    pub memories: Vec<PricedMemory>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HitPoint {
+    pub size: Size,
+    pub hit_percent: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PricedMemory {
+    pub name: String,
+    /// What a hit in it takes.
+    pub hit: Span,
+    /// In which steps it can be bought, and how much at most.
+    pub step: Size,
+    pub most: Size,
+    /// What is in it is still there after a loss of power.
+    #[serde(default)]
+    pub persists: bool,
+    pub price: Price,
+}
+
+impl PricedMemory {
+    /// How many steps of it can be bought.
+    pub(super) fn steps(&self) -> u64 {
+        self.most.0 / self.step.0
+    }
 }
 
 /// A price. There is none that is built in.

@@ -36,7 +36,7 @@ mod tiers;
 mod units;
 
 pub use answer::Answer;
-pub use cache::{CacheAnswer, CacheQuestion, CacheSplit, HitPoint, PricedMemory};
+pub use cache::{CacheAnswer, CacheSplit};
 pub use capacity::Blast;
 pub use confirm::{Check, Claim};
 pub use cost::Cost;

@@ -1,10 +1,10 @@
 //! The report's tables.
 
 use super::answer::Answer;
-use super::cache::{CacheAnswer, CacheQuestion};
+use super::cache::CacheAnswer;
 use super::cost::{PARTS, gib};
 use super::decide::{LINK_PERCENT, P99, REMOTE_PERCENT};
-use super::input::{Plan, Price};
+use super::input::{CacheQuestion, Plan, Price};
 use super::point::Point;
 use super::stats::Estimate;
 use crate::live::Report;
