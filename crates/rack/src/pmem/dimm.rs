@@ -316,7 +316,7 @@ impl Dimm {
                 self.write_back(slot);
             }
         }
-        None
+        self.draw(Self::is_clean)
     }
 
     /// One of the places that are meant.
