@@ -128,7 +128,8 @@ Examples:
   rackpool bench kv --baselines --quick               HERD beside Pilaf and FaRM-KV, over shm
   rackpool bench kv --baselines=tcp --json beside.json
   rackpool bench verbs --fabric verbs --verbs-device mlx5_0
-  rackpool bench pmem --rules --quick --json rules.json    what keeping to each rule gives";
+  rackpool bench pmem --rules --quick --json rules.json    what keeping to each rule gives
+  rackpool bench pmem --memory pmem:/mnt/pmem/new?size=1G --json pmem.json --html pmem.html";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -261,7 +262,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(2..=32))]
     pub clients: u32,
-    /// Inject latency, for example cxl=140ns,rdma=2us
+    /// Inject latency, for example cxl=140ns,rdma=2us or pmem,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
 }
@@ -372,7 +373,7 @@ pub struct DaemonArgs {
     /// repeated [default: the daemon's own user, and root]
     #[arg(long, value_name = "USER", value_parser = parse_user)]
     pub allow_user: Vec<u32>,
-    /// Inject latency, for example cxl=140ns,rdma=2us
+    /// Inject latency, for example cxl=140ns,rdma=2us or pmem,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
     /// Serve counters in the format of Prometheus over HTTP at /metrics, and /livez and /readyz; a
@@ -471,8 +472,8 @@ pub enum BenchName {
     Sim,
     /// How quickly memory channels are simulated, in requests a second of processor time
     Dram,
-    /// The four rules of a guide to persistent memory, each without and with it, in the model of
-    /// repro optane (--rules)
+    /// A guide's measurements of persistent memory on --memory, with the guide's numbers beside and
+    /// a media profile; with --rules its four rules in the model of repro optane
     Pmem,
 }
 
@@ -493,7 +494,7 @@ pub struct BenchArgs {
     /// The RDMA device, NAME[:PORT][/GID] (verbs) [default: the first with an active port]
     #[arg(long, value_name = "DEVICE")]
     pub verbs_device: Option<String>,
-    /// Inject latency, for example cxl=140ns,rdma=2us
+    /// Inject latency, for example cxl=140ns,rdma=2us or pmem,rdma=2us
     #[arg(long, value_name = "LATENCIES")]
     pub emulate: Option<Emulate>,
     /// One cache in DRAM, in far memory, and on both, transparent and by data (cache); far memory
@@ -543,6 +544,13 @@ pub struct BenchArgs {
     /// What keeping to each rule gives, in the model (pmem)
     #[arg(long)]
     pub rules: bool,
+    /// What is measured and overwritten (pmem): numa:NODE, as a daemon's --memory, or a path, where
+    /// a file has to be new and a device empty [default: anonymous memory]
+    #[arg(long, value_name = "MEMORY", conflicts_with = "rules")]
+    pub memory: Option<String>,
+    /// Write a page with the guide's numbers beside (pmem)
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Client processes (ycsb)
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -699,6 +707,7 @@ mod tests {
             "rackpool repro hmsdk --out dir --quick",
             "rackpool repro optane --out dir --quick",
             "rackpool bench pmem --rules --quick --json rules.json",
+            "rackpool bench pmem --quick --memory numa:1 --json pmem.json --html pmem.html",
             "rackpool sim ladder --profile rcmp-testbed --html a.html",
             "rackpool calibrate --out a.toml --base laptop --tiers a.json --cxl-node 2",
             "rackpool doctor --json",

@@ -44,8 +44,12 @@ impl MemoryPlace {
     /// The channel of an address, and the address there.
     pub fn channel(self, addr: u64) -> (usize, u64) {
         let count = self.channels();
-        let piece = addr / INTERLEAVE_BYTES;
-        let within = piece / count * INTERLEAVE_BYTES + addr % INTERLEAVE_BYTES;
+        let bytes = match self {
+            MemoryPlace::Dram => DRAM_INTERLEAVE_BYTES,
+            _ => INTERLEAVE_BYTES,
+        };
+        let piece = addr / bytes;
+        let within = piece / count * bytes + addr % bytes;
         ((piece % count) as usize, within)
     }
 }
@@ -58,6 +62,9 @@ pub const DRAM_MISS: Ps = Ps(101_500 - UNCORE.0);
 pub const DRAM_READ_GAP: Ps = Ps(3_636);
 /// Between two writes: the same table, 76.8 GB/s.
 pub const DRAM_WRITE_GAP: Ps = Ps(5_000);
+/// Neighbouring pieces of this size are on different channels: the guide has the 4 KiB of
+/// persistent memory alone.
+pub const DRAM_INTERLEAVE_BYTES: u64 = 256;
 const DRAM_BANKS: u64 = 16;
 const DRAM_ROW_BYTES: u64 = 8192;
 /// Reads or writes that a channel has under way.
@@ -220,6 +227,7 @@ mod tests {
         assert_eq!(place.channel(4096), (1, 0));
         assert_eq!(place.channel(6 * 4096 + 64), (0, 4096 + 64));
         assert_eq!(MemoryPlace::Single.channel(6 * 4096 + 64), (0, 6 * 4096 + 64));
+        assert_eq!(MemoryPlace::Dram.channel(6 * 256 + 256 + 64), (1, 256 + 64));
     }
 
     #[test]

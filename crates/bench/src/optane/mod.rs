@@ -25,7 +25,7 @@ pub mod claims;
 mod costs;
 pub mod figures;
 mod judge;
-mod load;
+pub mod load;
 mod machine;
 mod memory;
 mod queues;
@@ -34,7 +34,7 @@ pub mod rules;
 use crate::run::Size;
 use claims::{GuideClaims, Judged, Published};
 use figures::run_all;
-use memory::{DRAM_HIT, DRAM_MISS, DRAM_READ_GAP, DRAM_WRITE_GAP};
+use memory::{DRAM_HIT, DRAM_INTERLEAVE_BYTES, DRAM_MISS, DRAM_READ_GAP, DRAM_WRITE_GAP};
 use rackpool_rack::pmem::config::{ConstantOrigin, MediaConstant, OPTANE100};
 use rackpool_sim::report::Table;
 use rules::GuideRule;
@@ -81,6 +81,13 @@ pub fn constants() -> Vec<MediaConstant> {
     };
     let mut all = OPTANE100.constants();
     all.extend(costs::constants());
+    all.push(MediaConstant {
+        name: "dram_interleave",
+        value: DRAM_INTERLEAVE_BYTES as f64,
+        unit: "B",
+        origin: ConstantOrigin::Chosen,
+        source: "the guide has 4 KiB of persistent memory alone; 256 B is usual of DRAM",
+    });
     all.extend([
         dram("dram_open_row", DRAM_HIT, "figure 2: 81.4 ns in order, less the way there"),
         dram("dram_closed_row", DRAM_MISS, "figure 2: 101.5 ns at random, less the way there"),

@@ -2,8 +2,8 @@
 //!
 //! No constant was fitted to what a rule shows: those of rule i come of figures 2 to 5 and of the
 //! floor of figure 9, of rule ii of figures 2, 4, 13 and 17, of rule iii of figures 2 to 5, of rule
-//! iv of the idle latencies and figure 6, and how many units wait for the medium of raw data that
-//! no figure shows.
+//! iv of the idle latencies and figure 6; how many units wait for the medium, and how many are a
+//! block of the buffer, of raw data that no figure shows.
 
 use super::figures::{Figures, KIB, THREADS, run_instructions};
 use super::judge::{bandwidth_crossover, latency_crossover};

@@ -7,6 +7,7 @@ use crate::children::{Cluster, ClusterOptions, Residue};
 use crate::failure::{Failure, Result};
 use crate::kv_tiering::nodes_without_processors;
 use crate::lab::sim;
+use crate::output;
 use crate::tiers_args::Nodes;
 use crate::worker::orders;
 use rackpool::{Emulate, FabricChoice};
@@ -18,6 +19,7 @@ use rackpool_bench::run::{BenchError, PoolSource, Size};
 use rackpool_bench::{cache, dram, kv, migrate, pmem, tiers, verbs};
 use rackpool_tiers::topology::{Sources, Topology};
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// Measures what needs no racks that run already.
 pub fn measure(args: &BenchArgs) -> Result<Report> {
@@ -100,13 +102,20 @@ fn measure_dram(args: &BenchArgs) -> Result<Report> {
     watch(|say| Ok(dram::run(Size::quick(args.quick), say)?))
 }
 
-/// Runs the rules of persistent memory in the model.
+/// Measures persistent memory, or runs its rules in the model.
 fn measure_pmem(args: &BenchArgs) -> Result<Report> {
-    if !args.rules {
-        let what = "bench pmem needs --rules: no persistent memory of a machine is measured";
-        return Err(Failure::usage(what));
+    let to_html = output::open_if(args.html.as_ref())?;
+    let (start, size) = (Instant::now(), Size::quick(args.quick));
+    let report = watch(|say| {
+        if args.rules {
+            return Ok(pmem::run_rules(size, say));
+        }
+        Ok(pmem::run(&pmem::PmemOptions { size, memory: args.memory.clone() }, say)?)
+    })?;
+    if let Some(to_html) = to_html {
+        to_html.write(pmem::page(&report, start.elapsed().as_secs_f64()))?;
     }
-    watch(|say| Ok(pmem::run_rules(Size::quick(args.quick), say)))
+    Ok(report)
 }
 
 /// Measures a fabric by itself, in this process.

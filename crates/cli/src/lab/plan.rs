@@ -56,6 +56,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             one.source
         ))?;
     }
+    if let (Some(cache), Some(split)) = (&question.cache, &answer.cache) {
+        output::print(&format!("{}\n", cache.verdict(split, &question.currency)))?;
+    }
     for check in &answer.checks {
         let holds = if check.holds { "holds" } else { "DOES NOT HOLD" };
         let (what, claimed, seen) = (check.what, check.claimed, check.seen);

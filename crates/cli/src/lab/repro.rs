@@ -1,5 +1,6 @@
 //! `rackpool repro`: the evaluations of the papers again, as a page, as JSON and as text.
 
+mod claims;
 mod hmsdk;
 mod optane;
 mod racksim;

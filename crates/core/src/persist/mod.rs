@@ -21,9 +21,11 @@
 
 pub mod images;
 pub mod log;
+mod profile;
 pub mod recorder;
 
-use crate::constants::STREAM_BYTES_MIN;
+pub use profile::MediaProfile;
+
 use crate::seam::Mem;
 use std::fmt;
 use std::str::FromStr;
@@ -99,6 +101,12 @@ pub trait Persist: Mem {
         PersistenceDomain::None
     }
 
+    /// What copies into this memory go by.
+    #[inline]
+    fn profile(&self) -> MediaProfile {
+        MediaProfile::GUIDE
+    }
+
     /// Whether a loss of power spares what was made durable.
     #[inline]
     fn is_persistent(&self) -> bool {
@@ -135,7 +143,7 @@ pub trait Persist: Mem {
     /// Copies into the window and sends it on its way, by the instructions that are faster for the
     /// length.
     fn copy_in_written_back(&self, offset: u64, from: &[u8]) {
-        if from.len() >= STREAM_BYTES_MIN {
+        if from.len() as u64 >= self.profile().stream_bytes_min {
             self.copy_in_streaming(offset, from);
         } else {
             self.copy_in(offset, from);

@@ -6,7 +6,7 @@ use rackpool_core::constants::SEGMENT_STRIDE_BYTES;
 use rackpool_core::persist::images::{Explored, ImageOptions, Violation, explore, safeguards};
 use rackpool_core::persist::log::{HEADER_BYTES, Location, Log, LogError, LogGeometry};
 use rackpool_core::persist::recorder::{Event, StoreRecorder, Trace};
-use rackpool_core::persist::{PersistError, PersistenceDomain};
+use rackpool_core::persist::{MediaProfile, PersistError, PersistenceDomain};
 use rackpool_core::seam::Mem;
 use std::collections::BTreeSet;
 
@@ -428,4 +428,23 @@ fn many_small_entries_share_a_record_and_a_fence() {
     // Header, length and kind of each, and the zeros to a multiple of 256.
     assert_eq!(bytes.len(), (32usize + 200 * (8 + 64)).next_multiple_of(256));
     assert_eq!(log.durable(), 2);
+}
+
+#[test]
+fn entries_that_are_not_gathered_have_a_record_each_and_are_found() {
+    let memory = StoreRecorder::new(vec![0; geometry().bytes() as usize], PersistenceDomain::Adr);
+    Log::format(&memory, geometry(), ID).unwrap();
+    let (mut log, _) = open(&memory);
+    log.set_profile(MediaProfile::UNRULED);
+    for token in 0..20 {
+        append(&mut log, token, 64);
+    }
+    log.commit().unwrap();
+    assert_eq!(log.durable(), 21);
+    drop(log);
+    let (_, found) = open(&memory);
+    assert_eq!(found.tokens(), BTreeSet::from_iter(0..20));
+    // Each in a unit of its own: 256 bytes for 64.
+    let places: BTreeSet<u64> = found.entries.iter().map(|(_, at)| at.offset / 256).collect();
+    assert_eq!(places.len(), 20);
 }

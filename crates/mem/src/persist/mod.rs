@@ -22,7 +22,7 @@ pub use shutdowns::dirty_shutdowns;
 pub(crate) use shutdowns::number_in;
 
 use crate::window::{Access, MapOptions, Window};
-use rackpool_core::persist::{Persist, PersistError, PersistenceDomain};
+use rackpool_core::persist::{MediaProfile, Persist, PersistError, PersistenceDomain};
 use rackpool_core::seam::{ByteRange, Mem, Probe, Section};
 use rustix::fd::BorrowedFd;
 use rustix::mm::{MsyncFlags, msync};
@@ -34,6 +34,7 @@ use std::sync::{Arc, OnceLock};
 pub struct PersistentWindow {
     window: Window,
     domain: PersistenceDomain,
+    profile: MediaProfile,
     /// In domain `Msync`: what the next fence writes.
     sent: Cell<Option<ByteRange>>,
     /// The first error, of any handle.
@@ -75,12 +76,26 @@ impl PersistentWindow {
         if needs_instruction && !lines::is_supported() {
             return Err(AttachError::NoInstruction { domain });
         }
-        Ok(Self { window, domain, sent: Cell::default(), failure: Arc::default() })
+        Ok(Self::of(window, domain, MediaProfile::GUIDE, Arc::default()))
     }
 
     pub fn volatile(window: Window) -> Self {
-        let domain = PersistenceDomain::None;
-        Self { window, domain, sent: Cell::default(), failure: Arc::default() }
+        Self::of(window, PersistenceDomain::None, MediaProfile::GUIDE, Arc::default())
+    }
+
+    fn of(
+        window: Window,
+        domain: PersistenceDomain,
+        profile: MediaProfile,
+        failure: Arc<OnceLock<PersistError>>,
+    ) -> Self {
+        Self { window, domain, profile, sent: Cell::default(), failure }
+    }
+
+    /// The same with what was measured of its medium.
+    #[must_use]
+    pub fn with_profile(self, profile: MediaProfile) -> Self {
+        Self { profile, ..self }
     }
 
     /// The memory, for what is not to be durable.
@@ -91,8 +106,7 @@ impl PersistentWindow {
     /// Another window of the same open file, in a domain of that file: the system reports what it
     /// could not write to one of them alone, so an error of either is one of both.
     pub fn beside(&self, window: Window, domain: PersistenceDomain) -> Self {
-        let failure = Arc::clone(&self.failure);
-        Self { window, domain, sent: Cell::default(), failure }
+        Self::of(window, domain, self.profile, Arc::clone(&self.failure))
     }
 
     /// Has the system write the pages with everything that was sent.
@@ -141,6 +155,10 @@ impl Section for PersistentWindow {
 impl Persist for PersistentWindow {
     fn domain(&self) -> PersistenceDomain {
         self.domain
+    }
+
+    fn profile(&self) -> MediaProfile {
+        self.profile
     }
 
     fn copy_in_streaming(&self, offset: u64, from: &[u8]) {
@@ -288,9 +306,13 @@ mod tests {
 
     #[test]
     fn every_copy_and_write_back_of_every_domain_leaves_the_bytes_that_it_was_given() {
-        for domain in PersistenceDomain::ALL {
+        let always = MediaProfile { stream_bytes_min: 0, ..MediaProfile::GUIDE };
+        let profiles = [MediaProfile::GUIDE, MediaProfile::UNRULED, always];
+        for (domain, profile) in
+            PersistenceDomain::ALL.into_iter().flat_map(|domain| profiles.map(|one| (domain, one)))
+        {
             let file = memfd(3 * 4096);
-            let window = window(&file, 3 * 4096, domain);
+            let window = window(&file, 3 * 4096, domain).with_profile(profile);
             let mut expected = vec![0; 3 * 4096];
             for (number, bytes) in
                 [0, 1, 8, 63, 64, 65, 200, 511, 512, 513, 4096].iter().enumerate()

@@ -5,9 +5,9 @@ use super::memory::{Constant, Done, Medium};
 use crate::dram::medium::{self, CxlLink, MediumConfig};
 use crate::dram::timing::LINE_BYTES;
 use crate::dram::{self, Completion, Request};
-use crate::pmem::Dimm;
 use crate::pmem::config::OPTANE100;
 use crate::pmem::front::Front;
+use crate::pmem::{Dimm, PRESETS, PmemPreset};
 use rackpool_sim::time::Ps;
 use serde::{Deserialize, Serialize};
 
@@ -88,9 +88,12 @@ impl Medium for Dram {
 }
 
 impl Media {
-    /// A channel: as [`Dram::named`], or `constant:NS:GBPS` (gigabytes per second), `optane100`, or
-    /// `front:MIB:PRESET:optane100` with so much DRAM in front.
+    /// A channel: as [`Dram::named`], or `constant:NS:GBPS` (gigabytes per second), one of
+    /// [`PRESETS`], or `front:MIB:PRESET:optane100` with so much DRAM in front.
     pub fn new(name: &str, field: &'static str) -> Result<Media, ConfigError> {
+        if let Some(preset) = PmemPreset::named(name).filter(|preset| preset.media != name) {
+            return Media::new(preset.media, field);
+        }
         if name.starts_with("constant:") {
             return constant(name).map(Media::Constant).ok_or_else(|| ConfigError::Field {
                 field,
@@ -112,8 +115,8 @@ impl Media {
         let dram = Dram::named(name).map_err(|error| ConfigError::Field {
             field,
             reason: format!(
-                "{error}; or cxl:NS:GBPS:PRESET, constant:NS:GBPS, {OPTANE}, \
-                 front:MIB:PRESET:{OPTANE}"
+                "{error}; or cxl:NS:GBPS:PRESET, constant:NS:GBPS, front:MIB:PRESET:{OPTANE}, {}",
+                PRESETS.map(|preset| preset.name).join(", ")
             ),
         })?;
         Ok(Media::Dram(Box::new(dram)))
@@ -149,8 +152,7 @@ impl Media {
             "ddr4-2400" => "memory by JESD79-4, speed bin 2400R",
             "ddr5-4800" => "memory by JESD79-5, speed bin 4800B",
             "dracksim" => "memory by DRackSim's DDR4_x16_2400.ini",
-            OPTANE => "memory by the guide to Optane memory, figures 2 to 5",
-            _ => "memory as the plan's file says",
+            _ => PmemPreset::named(name).map_or("memory as the plan's file says", |one| one.source),
         }
     }
 }
@@ -250,6 +252,10 @@ mod tests {
         assert_eq!(of("optane100").idle_read(), Ps(54_200 + 180_800));
         assert_eq!(of("front:1:ddr4-2400:optane100").idle_read(), Ps(54_200 + 180_800));
         assert!((of("optane100").gbytes_per_s() - 6.6).abs() < 0.1);
+        for preset in PRESETS {
+            assert_eq!(of(preset.name).idle_read(), of(preset.media).idle_read());
+            assert_eq!(Media::source(preset.name), preset.source);
+        }
         for wrong in ["front:0:ddr4-2400:optane100", "front:1:ddr4-2400", "front:1:optane100"] {
             let error = Media::new(wrong, "pool_memory").unwrap_err().to_string();
             assert!(error.contains("front:MIB"), "{error}");

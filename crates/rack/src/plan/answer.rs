@@ -1,11 +1,12 @@
 //! From a plan to its answer.
 
+use super::cache::CacheAnswer;
 use super::capacity::{self, Blast, Demand, local_mib};
 use super::confirm::{self, Check, Claim, Trial};
 use super::cost::{self, Cost, Sizes};
 use super::decide::{self, Verdict};
 use super::design::{Design, Split};
-use super::input::Plan;
+use super::input::{CacheQuestion, Plan};
 use super::packing::{Packed, SeedPacking, packings};
 use super::performance::{Latencies, Latency, simulate};
 use super::point::{Baseline, BySeed, Point, estimates, over_percent, pool_mib, right_mib};
@@ -34,6 +35,8 @@ pub struct Answer {
     pub claim: Option<Claim>,
     /// The claim under other seeds.
     pub checks: Vec<Check>,
+    /// Memories of a cache, if the plan asks for them.
+    pub cache: Option<CacheAnswer>,
     /// A running pool, if the plan names its recording.
     pub live: Option<live::Report>,
 }
@@ -99,6 +102,7 @@ pub(super) fn work_out(plan: &Plan, progress: &Progress<'_>) -> Result<Answer, P
         break_even,
         claim,
         checks: Vec::new(),
+        cache: plan.cache.as_ref().map(CacheQuestion::answer),
         live,
     };
     if let Some(claim) = &answer.claim {

@@ -2,7 +2,9 @@
 
 use super::PlanError;
 use super::design::Design;
-use super::input::{DESIGNS_MAX, Plan, Price, SEEDS_MAX, SEEDS_MIN, VmTrace};
+use super::input::{
+    CacheQuestion, DESIGNS_MAX, HitPoint, Plan, Price, SEEDS_MAX, SEEDS_MIN, VmTrace,
+};
 use super::locate::Document;
 use super::units::Span;
 use crate::model::config::CHANNELS_MAX;
@@ -18,6 +20,9 @@ const YEAR_MIN: u16 = 2000;
 const STAGGER_MAX: Span = Span(3_600_000_000_000);
 /// Most samples of all machines: each is kept, for each seed.
 const SAMPLES_MAX: u64 = 1 << 27;
+/// Memories of a cache, and splits of it that are looked at.
+const MEMORIES_MAX: usize = 4;
+const SPLITS_MAX: u64 = 1 << 18;
 const NO_WORDS: &str = "it has characters that control a terminal";
 
 type Checked = Result<(), PlanError>;
@@ -29,6 +34,7 @@ impl Plan {
         self.check_capacity(at)?;
         self.check_sweep(at)?;
         self.check_prices(at)?;
+        self.cache.as_ref().map_or(Ok(()), |cache| cache.check(at))?;
         self.check_performance(at)
     }
 
@@ -225,6 +231,53 @@ impl Plan {
             }
         }
         Ok(())
+    }
+}
+
+impl CacheQuestion {
+    fn check(&self, at: &Document<'_>) -> Checked {
+        let is_percent = |value: f64| (0.0..=100.0).contains(&value);
+        let rises = |pair: &[HitPoint]| {
+            pair[0].size < pair[1].size && pair[0].hit_percent <= pair[1].hit_percent
+        };
+        let percents = self.curve.iter().all(|point| is_percent(point.hit_percent));
+        if self.curve.is_empty() || !percents || !self.curve.windows(2).all(rises) {
+            let reason = "points of rising size, of hits from 0 to 100 that do not fall";
+            return Err(at.wrong("cache.curve", reason));
+        }
+        let goals = [
+            ("cache.hit_min_percent", self.hit_min_percent),
+            ("cache.warm_min_percent", self.warm_min_percent),
+        ];
+        if let Some((field, _)) = goals.into_iter().find(|(_, value)| !is_percent(*value)) {
+            return Err(at.wrong(field, "from 0 to 100"));
+        }
+        if !(1..=MEMORIES_MAX).contains(&self.memories.len()) {
+            return Err(at.wrong("cache.memories", format!("from 1 to {MEMORIES_MAX}")));
+        }
+        for (index, memory) in self.memories.iter().enumerate() {
+            let field = |name: &str| format!("cache.memories.{index}.{name}");
+            if memory.step.0 == 0 || memory.step > memory.most {
+                return Err(at.wrong(&field("step"), "not 0, and not above most"));
+            }
+            if !is_shown(&memory.name) {
+                return Err(at.wrong(&field("name"), NO_WORDS));
+            }
+            if index > 0 && memory.hit < self.memories[index - 1].hit {
+                return Err(at.wrong(&field("hit"), "faster than the memory before; sort them"));
+            }
+            check_price(at, &field("price"), &memory.price, "GiB")?;
+        }
+        let count = self.memories.iter().try_fold(1_u64, |count, memory| {
+            count.checked_mul(memory.steps() + 1).filter(|count| *count <= SPLITS_MAX)
+        });
+        match count {
+            Some(_) => Ok(()),
+            None => {
+                let reason = format!("more than {SPLITS_MAX} splits; take larger steps");
+                Err(at.wrong("cache.memories", reason))
+            }
+        }
     }
 }
 

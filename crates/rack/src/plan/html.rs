@@ -121,6 +121,7 @@ pub fn page(plan: &Plan, answer: &Answer, origin: &Origin) -> String {
     designs(&mut page, plan, answer);
     performance(&mut page, plan, answer);
     certainty(&mut page, plan, answer);
+    cache(&mut page, plan, answer);
     running(&mut page, answer);
     sources(&mut page, plan, answer, origin);
     let _ = writeln!(page.out, "</section>{SELF_CHECK}</body></html>");
@@ -368,6 +369,16 @@ fn certainty(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
             plan.run.first_seed.wrapping_add(plan.run.seeds.into()),
             plan.run.confidence_percent
         ),
+    );
+}
+
+fn cache(page: &mut HtmlPage, plan: &Plan, answer: &Answer) {
+    let (Some(question), Some(split)) = (&plan.cache, &answer.cache) else { return };
+    page.section("cache", "A cache's memories");
+    page.text(&question.verdict(split, &plan.currency));
+    page.table(
+        &tables::cache(plan, question, split),
+        "what is asked for most lies in the fastest memory; a hit takes its memory's time.",
     );
 }
 

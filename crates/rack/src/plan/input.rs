@@ -37,6 +37,9 @@ pub struct Plan {
     /// Prices of what is bought also without pools.
     pub prices: Prices,
     pub tiers: Vec<Tier>,
+    /// A cache whose memories are to be bought.
+    #[serde(default)]
+    pub cache: Option<CacheQuestion>,
     #[serde(default)]
     pub live: Option<Live>,
 }
@@ -195,6 +198,52 @@ pub struct TierPrices {
     pub switch_port: Price,
 }
 
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheQuestion {
+    /// By rising size; straight lines in between, from nothing on.
+    pub curve: Vec<HitPoint>,
+    /// What a get takes that no memory has.
+    pub miss: Span,
+    pub mean_max: Span,
+    #[serde(default)]
+    pub hit_min_percent: f64,
+    /// Of gets after a loss of power.
+    #[serde(default)]
+    pub warm_min_percent: f64,
+    /// From the fastest to the slowest.
+    pub memories: Vec<PricedMemory>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HitPoint {
+    pub size: Size,
+    pub hit_percent: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PricedMemory {
+    pub name: String,
+    /// What a hit in it takes.
+    pub hit: Span,
+    /// In which steps it can be bought, and how much at most.
+    pub step: Size,
+    pub most: Size,
+    /// What is in it is still there after a loss of power.
+    #[serde(default)]
+    pub persists: bool,
+    pub price: Price,
+}
+
+impl PricedMemory {
+    /// How many steps of it can be bought.
+    pub(super) fn steps(&self) -> u64 {
+        self.most.0 / self.step.0
+    }
+}
+
 /// A price. There is none that is built in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -256,7 +305,11 @@ impl Plan {
             ])
         };
         let first = [("prices.machine_dram".to_owned(), self.prices.machine_dram.date)];
-        let all = first.into_iter().chain(self.tiers.iter().enumerate().flat_map(of_tier));
+        let memories = self.cache.iter().flat_map(|cache| cache.memories.iter().enumerate());
+        let of_cache =
+            memories.map(|(index, one)| (format!("cache.memories.{index}.price"), one.price.date));
+        let tiers = self.tiers.iter().enumerate().flat_map(of_tier);
+        let all = first.into_iter().chain(tiers).chain(of_cache);
         for (field, date) in all {
             if date.date.is_some_and(|date| date.to_string().as_str() > today) {
                 let reason = format!("{date}; today is {today}, and a price is of what was");

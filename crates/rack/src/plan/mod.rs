@@ -7,11 +7,14 @@
 //!  prices, each with date and source ──────────────────────────────────────┘
 //! ```
 //!
+//! Beside these a cache over several memories is divided by its curve of hits (`cache.rs`).
+//!
 //! The two engines share a design's numbers and nothing else: no latency is inferred from virtual
 //! machines, and no need of memory from addresses. Each design is tried with the same seeds; an
 //! answer is a function of the file, the traces and the seeds, whatever the number of threads.
 
 mod answer;
+mod cache;
 mod capacity;
 mod check;
 mod confirm;
@@ -33,6 +36,7 @@ mod tiers;
 mod units;
 
 pub use answer::Answer;
+pub use cache::{CacheAnswer, CacheSplit};
 pub use capacity::Blast;
 pub use confirm::{Check, Claim};
 pub use cost::Cost;

@@ -74,6 +74,7 @@ pub fn json(plan: &Plan, answer: &Answer, origin: &Origin) -> Value {
         "claim": answer.claim,
         "confirmed_with_first_seed": plan.run.first_seed.wrapping_add(plan.run.seeds.into()),
         "checks": answer.checks,
+        "cache": answer.cache,
         "live": answer.live,
     })
 }

@@ -1,9 +1,10 @@
 //! The report's tables.
 
 use super::answer::Answer;
+use super::cache::CacheAnswer;
 use super::cost::{PARTS, gib};
 use super::decide::{LINK_PERCENT, P99, REMOTE_PERCENT};
-use super::input::{Plan, Price};
+use super::input::{CacheQuestion, Plan, Price};
 use super::point::Point;
 use super::stats::Estimate;
 use crate::live::Report;
@@ -234,6 +235,29 @@ pub(super) fn checks(answer: &Answer) -> Table {
     table
 }
 
+/// The splits of a cache of which none is both cheaper and faster.
+pub(super) fn cache(plan: &Plan, question: &CacheQuestion, answer: &CacheAnswer) -> Table {
+    let columns = [
+        ("split", ""),
+        ("cost", &*plan.currency),
+        ("hits", "%"),
+        ("after a loss of power", "%"),
+        ("a get", "us"),
+    ];
+    let title = "Splits, none both cheaper and faster than another";
+    let mut table = Table::new("cache", title, &columns);
+    for split in answer.front.iter().take(SHOWN_MAX) {
+        table.row([
+            question.parts(split).into(),
+            split.cost.into(),
+            split.hit_percent.into(),
+            split.warm_percent.into(),
+            (split.mean_ns / 1e3).into(),
+        ]);
+    }
+    table
+}
+
 pub(super) fn live(live: &Report) -> Table {
     let columns = [("", ""), ("prediction", ""), ("live", ""), ("difference", "%")];
     let mut table = Table::new("live", "Prediction and live", &columns);
@@ -302,6 +326,9 @@ pub(super) fn prices(plan: &Plan) -> Table {
         for (name, price) in PARTS[1..].iter().zip(all) {
             add(format!("{}: {name}", tier.name), price);
         }
+    }
+    for memory in plan.cache.iter().flat_map(|cache| &cache.memories) {
+        add(format!("cache: {}", memory.name), &memory.price);
     }
     table
 }

@@ -34,6 +34,8 @@ pub struct DimmConfig {
     pub unit_bytes: u64,
     /// Units that the buffer holds.
     pub units: usize,
+    /// Neighbouring units of it that have their room together.
+    pub block_units: usize,
     /// A read that finds its line in the buffer, in the module.
     pub hit: Ps,
     /// More for one that the medium has to read.
@@ -88,6 +90,7 @@ pub const UNCORE: Ps = Ps::ns(70);
 pub const OPTANE100: DimmConfig = DimmConfig {
     unit_bytes: 256,
     units: 64,
+    block_units: 8,
     hit: Ps(54_200),
     media_read: Ps(180_800),
     read_gap: Ps(38_788),
@@ -100,6 +103,11 @@ pub const OPTANE100: DimmConfig = DimmConfig {
 };
 
 impl DimmConfig {
+    /// How many blocks the buffer holds.
+    pub fn blocks(&self) -> usize {
+        self.units / self.block_units
+    }
+
     /// Between two lines of a stream that is read.
     pub fn line_read_ps(&self) -> u64 {
         self.read_gap.0 * LINE_BYTES / self.unit_bytes
@@ -116,6 +124,13 @@ impl DimmConfig {
             of("uncore", ns(UNCORE), "ns", Chosen, "as in repro hmsdk; only sums with it count"),
             of("unit", self.unit_bytes as f64, "B", Setting, "the guide, structure"),
             of("buffer", self.units as f64, "units", Setting, "the guide, figure 9: 16 KiB"),
+            of(
+                "buffer_block",
+                self.block_units as f64,
+                "units",
+                Fitted,
+                "raw data, in no figure: 8 threads' random ntstores of 128 B to one, 0.72 GB/s",
+            ),
             of("hit", ns(self.hit), "ns", Fitted, "figure 2: (305.0 + 3 hit) / 4 = 169.4 in order"),
             of("media_read", ns(self.media_read), "ns", Fitted, "figure 2: 305.0 at random"),
             of("read_gap", ns(self.read_gap), "ns", Fitted, "the guide: 6.6 GB/s of one DIMM"),

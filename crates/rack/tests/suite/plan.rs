@@ -122,6 +122,9 @@ fn what_cannot_be_meant_is_answered_with_line_field_and_reason() {
         ("gap_ns = 40", "gap_ns = 0", "performance.workloads.1.pattern", "gap_ns"),
         ("local_percent = [40, 60]", "local_percent = [40, 50]", "sweep.local_percent.1", "MiB"),
         ("percentile = 99.0", "percentile = 9.0", "capacity.percentile", "from 50"),
+        ("hit_percent = 60.0", "hit_percent = 90.0", "cache.curve", "do not fall"),
+        ("step = \"16 GiB\"", "step = \"16 TiB\"", "cache.memories.0.step", "above most"),
+        ("hit = \"2 us\"", "hit = \"2 ns\"", "cache.memories.1.hit", "sort"),
         ("[sweep] ", "[sweep", "[sweep", ""),
     ] {
         let text = changed(&[(from, to)]);
@@ -288,4 +291,11 @@ fn the_example_runs_as_it_is_and_says_that_its_prices_are_made_up() {
             assert!(price.source.contains("made up"), "{}", price.source);
         }
     }
+    let cache = question.cache.as_ref().unwrap();
+    assert!(cache.memories.iter().all(|memory| memory.price.source.contains("made up")));
+    let answer = cache.answer();
+    let best = answer.best.as_ref().unwrap();
+    assert!(answer.alone.iter().flatten().all(|alone| alone.cost > best.cost));
+    let text = cache.verdict(&answer, &question.currency);
+    assert!(text.starts_with("Cache: 16 GiB of DRAM, 512 GiB of flash for 131 EUR"), "{text}");
 }

@@ -1,20 +1,19 @@
 //! `repro hmsdk`: the cache over DDR5 and CXL memory in virtual time, as tables, JSON and a page.
 
+use super::claims;
 use crate::args::ReproArgs;
 use crate::failure::{Failure, Result};
 use crate::lab::sim;
 use crate::output;
-use rackpool_bench::hmsdk::claims::Judged;
 use rackpool_bench::hmsdk::{self, COPIED_LINE_PS, GET_PS, SET_PS, Study};
-use rackpool_bench::html::{self, DemoReport, Verdict};
-use rackpool_bench::report::{Better, Kind, Reference, Report, Row};
+use rackpool_bench::html::Verdict;
+use rackpool_bench::report::{Better, Kind, Report, Row};
 use rackpool_bench::run::Size;
 use rackpool_sim::report::Table;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Where the figures of claims come from, and those that were measured for the model.
-const PREDICTED: &str = "predicted";
+/// Where figures come from that were measured for the model.
 const INPUT: &str = "input";
 
 /// Runs all cases and writes what came out.
@@ -30,7 +29,8 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     let made = hmsdk::run(Size::quick(args.quick), &mut |what| bar.set_message(what.to_owned()));
     bar.finish_and_clear();
     let study = made?;
-    let mut tables = vec![claims_table(&study), inputs_table(&study), cpu_table(&study)];
+    let judged = claims::table("What the study says, and ours", &study.judged, totals(&study));
+    let mut tables = vec![judged, inputs_table(&study), cpu_table(&study)];
     tables.extend(study.tables.iter().cloned());
     to_json.report(&report_of(&study, &tables))?;
     let page = to_html.path().display().to_string();
@@ -45,41 +45,6 @@ pub fn run(args: &ReproArgs) -> Result<()> {
 fn totals(study: &Study) -> String {
     let met = study.judged.iter().filter(|judged| judged.holds).count();
     format!("{met} of {} statements hold, all simulated", study.judged.len())
-}
-
-fn holds(judged: &Judged) -> &'static str {
-    if judged.holds { "yes" } else { "NO" }
-}
-
-fn claims_table(study: &Study) -> Table {
-    let columns = [
-        ("claim", ""),
-        ("says", ""),
-        ("case", ""),
-        ("paper", ""),
-        ("ours", ""),
-        ("unit", ""),
-        ("origin", ""),
-        ("holds", ""),
-        ("because", ""),
-    ];
-    let mut table = Table::new("claims", "What the study says, and ours", &columns);
-    for judged in &study.judged {
-        let claim = &judged.claim;
-        table.row([
-            (&*claim.name).into(),
-            (&*claim.says).into(),
-            (&*judged.case).into(),
-            claim.value.into(),
-            judged.ours.into(),
-            (&*claim.unit).into(),
-            PREDICTED.into(),
-            holds(judged).into(),
-            (&*judged.because).into(),
-        ]);
-    }
-    table.note(totals(study));
-    table
 }
 
 fn inputs_table(study: &Study) -> Table {
@@ -125,7 +90,7 @@ fn cpu_table(study: &Study) -> Table {
 
 fn report_of(study: &Study, tables: &[Table]) -> Report {
     let mut report = Report::here(Kind::Simulated);
-    report.results = study.judged.iter().map(row).collect();
+    report.results = study.judged.iter().map(claims::row).collect();
     for (name, model_ps, here) in cpu_times(study) {
         let row = Row::new(name, "ns", Better::Lower, here)
             .with("origin", INPUT)
@@ -141,23 +106,6 @@ fn report_of(study: &Study, tables: &[Table]) -> Report {
     report
 }
 
-fn row(judged: &Judged) -> Row {
-    let claim = &judged.claim;
-    let better = if claim.value.is_some_and(|v| v < 0.0) { Better::Lower } else { Better::Higher };
-    let row = Row::new(&claim.name, &claim.unit, better, judged.ours)
-        .with("origin", PREDICTED)
-        .with("case", judged.case.clone())
-        .with("paper_words", claim.says.clone())
-        .with("holds_if", claim.holds_if.clone())
-        .with("as_stated", judged.holds)
-        .with("note", judged.because.clone());
-    // A ratio to nothing is none.
-    match claim.value {
-        Some(value) if value != 0.0 => row.against(Reference::Paper(value)),
-        _ => row,
-    }
-}
-
 fn page_of(study: &Study, tables: &[Table], seconds: f64) -> String {
     let verdict = Verdict {
         good: true,
@@ -168,8 +116,5 @@ fn page_of(study: &Study, tables: &[Table], seconds: f64) -> String {
             totals(study)
         ),
     };
-    let mut page = DemoReport::here("rackpool repro hmsdk", Kind::Simulated, verdict);
-    page.duration_seconds = seconds;
-    page.sections = tables.iter().map(sim::section_of).collect();
-    html::render(&page)
+    claims::page("rackpool repro hmsdk", verdict, tables, seconds)
 }

@@ -1,12 +1,12 @@
 //! `repro optane`: the guide's figures of persistent memory in virtual time, as tables, JSON and a
 //! page.
 
+use super::claims::{self, PREDICTED};
 use crate::args::ReproArgs;
 use crate::failure::{Failure, Result};
 use crate::lab::sim;
 use crate::output;
-use rackpool_bench::html::{self, DemoReport, Verdict};
-use rackpool_bench::optane::claims::Judged;
+use rackpool_bench::html::Verdict;
 use rackpool_bench::optane::rules;
 use rackpool_bench::optane::{self, GuideStudy, ShownPoint};
 use rackpool_bench::pmem;
@@ -16,7 +16,6 @@ use rackpool_sim::report::Table;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-const PREDICTED: &str = "predicted";
 const FITTED: &str = "fitted";
 
 /// Runs all figures and writes what came out.
@@ -32,7 +31,8 @@ pub fn run(args: &ReproArgs) -> Result<()> {
     let study = optane::run(Size::quick(args.quick), &mut |what| bar.set_message(what.to_owned()));
     bar.finish_and_clear();
     let rules = rules::table(&study.rules);
-    let mut tables = vec![claims_table(&study), rules, inputs_table(&study), constants_table()];
+    let judged = claims::table("What the guide says, and ours", &study.judged, totals(&study));
+    let mut tables = vec![judged, rules, inputs_table(&study), constants_table()];
     tables.extend(study.tables.iter().cloned());
     to_json.report(&report_of(&study, &tables))?;
     let page = to_html.path().display().to_string();
@@ -50,35 +50,6 @@ fn totals(study: &GuideStudy) -> String {
         "{} of {} numbers and {} of {} orders are as stated, none of them fitted, all simulated",
         numbers.0, numbers.1, orders.0, orders.1
     )
-}
-
-fn claims_table(study: &GuideStudy) -> Table {
-    let columns = [
-        ("claim", ""),
-        ("says", ""),
-        ("paper", ""),
-        ("ours", ""),
-        ("unit", ""),
-        ("origin", ""),
-        ("holds", ""),
-        ("because", ""),
-    ];
-    let mut table = Table::new("claims", "What the guide says, and ours", &columns);
-    for judged in &study.judged {
-        let claim = &judged.claim;
-        table.row([
-            (&*claim.name).into(),
-            (&*claim.says).into(),
-            claim.value.into(),
-            judged.ours.into(),
-            (&*claim.unit).into(),
-            PREDICTED.into(),
-            if judged.holds { "yes" } else { "NO" }.into(),
-            (&*judged.because).into(),
-        ]);
-    }
-    table.note(totals(study));
-    table
 }
 
 fn inputs_table(study: &GuideStudy) -> Table {
@@ -112,7 +83,7 @@ fn constants_table() -> Table {
 
 fn report_of(study: &GuideStudy, tables: &[Table]) -> Report {
     let mut report = Report::here(Kind::Simulated);
-    report.results = study.judged.iter().map(claim_row).collect();
+    report.results = study.judged.iter().map(claims::row).collect();
     report.results.extend(study.rules.iter().map(|rule| pmem::rule_row(rule, PREDICTED)));
     report.results.extend(study.points.iter().map(point_row));
     let tables = tables.iter().map(Table::to_json).collect::<Vec<Value>>();
@@ -122,21 +93,6 @@ fn report_of(study: &GuideStudy, tables: &[Table]) -> Report {
     let totals = json!({ "predicted_numbers": numbers, "predicted_words": orders });
     report.extra.insert("totals".into(), totals);
     report
-}
-
-fn claim_row(judged: &Judged) -> Row {
-    let claim = &judged.claim;
-    let row = Row::new(&claim.name, &claim.unit, Better::Higher, judged.ours)
-        .with("origin", PREDICTED)
-        .with("case", judged.case.clone())
-        .with("paper_words", claim.says.clone())
-        .with("holds_if", claim.holds_if.clone())
-        .with("as_stated", judged.holds)
-        .with("note", judged.because.clone());
-    match claim.value {
-        Some(value) => row.against(Reference::Paper(value)),
-        None => row,
-    }
 }
 
 fn point_row(point: &ShownPoint) -> Row {
@@ -152,8 +108,5 @@ fn page_of(study: &GuideStudy, tables: &[Table], seconds: f64) -> String {
         headline: "The figures of a guide to Optane memory again".into(),
         detail: format!("Threads, queues, DIMMs and a link in virtual time; {}.", totals(study)),
     };
-    let mut page = DemoReport::here("rackpool repro optane", Kind::Simulated, verdict);
-    page.duration_seconds = seconds;
-    page.sections = tables.iter().map(sim::section_of).collect();
-    html::render(&page)
+    claims::page("rackpool repro optane", verdict, tables, seconds)
 }

@@ -27,7 +27,7 @@
 
 mod format;
 
-use super::{Persist, PersistError};
+use super::{MediaProfile, Persist, PersistError};
 use crate::constants::{
     COMBINER_BYTES, RECORD_ALIGN_BYTES, SEGMENT_STRIDE_BYTES, SEGMENT_STRIDES_MAX, SEGMENTS_MAX,
 };
@@ -142,6 +142,8 @@ pub struct Log<M> {
     /// The record that is being gathered, from its header on; empty if there is none.
     record: Vec<u8>,
     entries: u32,
+    /// What is gathered at most before it is written.
+    combiner_bytes: u64,
     free: BTreeSet<u32>,
 }
 
@@ -178,6 +180,7 @@ impl<M: Persist> Log<M> {
             offset: 0,
             record: Vec::with_capacity(COMBINER_BYTES),
             entries: 0,
+            combiner_bytes: MediaProfile::GUIDE.combiner_bytes,
             free: (0..geometry.segment_count).collect(),
         };
         let mut found = Vec::new();
@@ -277,6 +280,11 @@ impl<M: Persist> Log<M> {
         self.free.len() as u32
     }
 
+    /// Gathers entries as a medium wants it, at most 16 KiB.
+    pub fn set_profile(&mut self, profile: MediaProfile) {
+        self.combiner_bytes = profile.combiner_bytes.min(COMBINER_BYTES as u64);
+    }
+
     /// Appends an entry, the parts one behind another. `kind` comes back with it.
     ///
     /// # Errors
@@ -299,7 +307,7 @@ impl<M: Persist> Log<M> {
 
     /// Sees to it that the record that is gathered takes so many bytes more.
     fn make_room(&mut self, bytes: u64) -> Result<(), LogError> {
-        if !self.record.is_empty() && self.record.len() as u64 + bytes > COMBINER_BYTES as u64 {
+        if !self.record.is_empty() && self.record.len() as u64 + bytes > self.combiner_bytes {
             self.write_out();
         }
         let gathered = (self.record.len() as u64).max(RECORD_HEADER_BYTES);

@@ -1,4 +1,4 @@
-//! `rackpool bench pmem --rules`: the four rules of the guide to persistent memory in the model of
+//! The four rules of the guide to persistent memory in the model of
 //! [`crate::optane`], each without and with it. Nothing is measured on memory of this machine.
 
 use crate::optane::rules::{self, GuideRule};
