@@ -9,7 +9,7 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 10] = [
+const RUNS: [SoakRun; 12] = [
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
@@ -111,6 +111,24 @@ const RUNS: [SoakRun; 10] = [
         ],
         env: &[],
     },
+    SoakRun {
+        name: "images",
+        words: &[
+            "test",
+            "-p",
+            "rackpool-core",
+            "--release",
+            "--test",
+            "engines",
+            "--",
+            "daemon_images",
+            "daemon_power",
+            "persist_lives",
+            "--nocapture",
+        ],
+        env: &[("RACKPOOL_SEEDS_TIMES", "100")],
+    },
+    SoakRun { name: "power", words: &["xtask", "vm", "power-soak"], env: &[] },
     SoakRun { name: "tiers", words: &["xtask", "vm", "tiers-run-soak", "tiers-kv-soak"], env: &[] },
 ];
 
