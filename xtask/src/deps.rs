@@ -14,6 +14,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("busybox-static", "the first program of the virtual machines of `cargo xtask vm`"),
     ("chromium", "the test that opens the planner's report at two widths"),
     ("daxctl", "devdax in the virtual machines"),
+    ("dmsetup", "disks with faults in the virtual machines"),
+    ("e2fsprogs", "file systems in the virtual machines"),
     ("gcc", "the linker that rustc calls for every test binary, and the compiler of zstd"),
     ("git", "tidy checks the files that `git ls-files` names"),
     ("golang-github-bradfitz-gomemcache-dev", "one of `cargo xtask soak clients`"),

@@ -45,8 +45,9 @@ Usage: cargo xtask NAME [OPTIONS]
             many; models: as many schedules of shuttle, 40 times; clients: those written in Go
             beside the original servers; tiers: programs of 2 GiB and a cache on three memory
             nodes; streams: 200,000 of commands, beside redis-server and memcached; parsers: 10
-            million changed inputs for each; config: a million changed files for kv --config; or
-            latency: what GETs wait for while a script, an EXEC or an HGETALL takes long
+            million changed inputs for each; config: a million changed files for kv --config;
+            images: 10 million of what a power cut may leave of a region; power: 200 power cuts of
+            a guest; or latency: what GETs wait for while a script, an EXEC or an HGETALL takes long
   help      this text
 
 Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy checks it):

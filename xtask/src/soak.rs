@@ -9,7 +9,7 @@ struct SoakRun {
     env: &'static [(&'static str, &'static str)],
 }
 
-const RUNS: [SoakRun; 11] = [
+const RUNS: [SoakRun; 13] = [
     SoakRun {
         name: "kills",
         words: &["test", "-p", "rackpool-cli", "--release", "--test", "kills"],
@@ -116,6 +116,24 @@ const RUNS: [SoakRun; 11] = [
         words: &["test", "-p", "rackpool", "--release", "--test", "crash", "--", "spill::"],
         env: &[("RACKPOOL_SPILL", "full")],
     },
+    SoakRun {
+        name: "images",
+        words: &[
+            "test",
+            "-p",
+            "rackpool-core",
+            "--release",
+            "--test",
+            "engines",
+            "--",
+            "daemon_images",
+            "daemon_power",
+            "persist_lives",
+            "--nocapture",
+        ],
+        env: &[("RACKPOOL_SEEDS_TIMES", "100")],
+    },
+    SoakRun { name: "power", words: &["xtask", "vm", "power-soak"], env: &[] },
     SoakRun { name: "tiers", words: &["xtask", "vm", "tiers-run-soak", "tiers-kv-soak"], env: &[] },
 ];
 

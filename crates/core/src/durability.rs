@@ -55,7 +55,9 @@ pub struct PmemHeader {
     pub power_losses: u64,
     /// Dirty shutdowns of the device, plus one, when it was served last; 0 if it does not count.
     pub dirty_shutdowns: u64,
-    pub reserved: [u64; 3],
+    /// Identity of the region behind it, once a daemon has attached to it; 0 before.
+    pub region_id: [u64; 2],
+    pub reserved: u64,
     /// xxh3 of all the bytes before.
     pub checksum: u64,
 }

@@ -27,7 +27,10 @@ pub struct Machine {
     pub cxl_ports: u32,
     /// Further words for the kernel.
     pub kernel_words: &'static str,
-    /// Further arguments, with `%ID%` for the guest and `%DIR%` for the run's folder.
+    /// A disk, MiB; 0 for none. Its file is `disk` in the run's folder.
+    pub disk_mib: u32,
+    /// Further arguments, with `%ID%` for the guest, `%DIR%` for the run's folder, and `%DOMAIN%`
+    /// for the persistence domain of an nvdimm, in turn.
     pub more: &'static [&'static str],
 }
 
@@ -51,6 +54,7 @@ pub const MACHINE: Machine = Machine {
     tiers: &[],
     cxl_ports: 0,
     kernel_words: "",
+    disk_mib: 0,
     more: &[],
 };
 
@@ -134,6 +138,9 @@ impl Machine {
                 // Labels of an earlier run would be in the way, so they are always new.
                 files.push((format!("lsa.{guest}.{port}"), 1));
             }
+        }
+        if self.disk_mib > 0 {
+            files.push(("disk".to_owned(), self.disk_mib));
         }
         files
     }

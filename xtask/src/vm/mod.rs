@@ -299,6 +299,7 @@ impl Rig<'_> {
             modules: pair.modules.as_deref(),
             accelerator: self.options.accelerator,
             tsc_khz: tsc_khz(),
+            boot: 0,
         }
     }
 
@@ -311,14 +312,19 @@ impl Rig<'_> {
         if let Some(why) = refusal {
             return Err(format!("refused: {why}"));
         }
-        let run = self.guests(pair, &scenario.machine, scenario.guests, &folder);
+        let mut run = self.guests(pair, &scenario.machine, scenario.guests, &folder);
         let mut script = format!("export RACKPOOL_SOURCE={:?}\n", self.root.display());
         script += &self.built.exports(scenario);
+        script += &format!("export RIG_CUTS={}\n", scenario.power_cuts);
         script += scenario.script;
         let commands = vec![script; scenario.guests as usize];
         folder.prepare(&scenario.machine, scenario.modules, &commands)?;
         let start = Instant::now();
-        let ends = run::guests(&run, &folder, Duration::from_secs(scenario.limit_s))?;
+        let limit = Duration::from_secs(scenario.limit_s);
+        let ends = match scenario.power_cuts {
+            0 => run::guests(&run, &folder, limit)?,
+            cuts => run::power_cuts(&mut run, &folder, limit, cuts)?,
+        };
         let is_good = ends.iter().all(|end| end.is_good());
         let mut text = String::new();
         for guest in 0..ends.len() {

@@ -21,6 +21,8 @@ pub struct Run<'a> {
     pub accelerator: Accelerator,
     /// The host's time-stamp counter, kHz, which the emulator passes through; 0 if not known.
     pub tsc_khz: u64,
+    /// How often the power was cut before.
+    pub boot: u32,
 }
 
 /// What executes the guest's code.
@@ -115,6 +117,9 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
         let node = if machine.far_mib > 0 { ",node=2" } else { "" };
         add("-device", format!("nvdimm,memdev=nv0,id=nvd0{node}"));
     }
+    if machine.disk_mib > 0 {
+        add("-drive", format!("file={directory}/disk,format=raw,if=virtio"));
+    }
     for (option, value) in node_arguments(machine).into_iter().chain(tier_arguments(machine.tiers))
     {
         add(option, value);
@@ -124,8 +129,10 @@ pub fn arguments(run: &Run<'_>, guest: u32) -> Vec<String> {
     }
     let fixed = ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"];
     words.extend(fixed.map(str::to_owned));
+    let domain = if run.boot.is_multiple_of(2) { "mem-ctrl" } else { "cpu" };
     let replaced = |word: &&str| {
-        word.replace("%ID%", &guest.to_string()).replace("%DIR%", &directory.to_string())
+        let word = word.replace("%ID%", &guest.to_string()).replace("%DOMAIN%", domain);
+        word.replace("%DIR%", &directory.to_string())
     };
     words.extend(machine.more.iter().map(replaced));
     words
@@ -224,6 +231,7 @@ mod tests {
             modules: None,
             accelerator: Accelerator::Tcg,
             tsc_khz: 2_500_000,
+            boot: 1,
         };
         arguments(&run, guest).join(" ")
     }
@@ -253,10 +261,10 @@ mod tests {
 
     #[test]
     fn shared_memory_belongs_to_the_rack_and_a_guest_says_who_it_is() {
-        let machine = Machine { shared_mib: 64, more: &["-name", "g%ID%"], ..MACHINE };
+        let machine = Machine { shared_mib: 64, more: &["-name", "g%ID%%DOMAIN%"], ..MACHINE };
         assert!(line(&machine, 4, 1).contains("/tmp/r/shared.0,size=64M"));
         assert!(line(&machine, 4, 2).contains("/tmp/r/shared.1,size=64M"));
-        assert!(line(&machine, 4, 2).ends_with("-name g2"));
+        assert!(line(&machine, 4, 2).ends_with("-name g2cpu"));
         assert!(line(&machine, 4, 2).contains("q35,nvdimm=on -cpu"));
         let far = Machine { shared_mib: 64, far_mib: 256, ..MACHINE };
         assert!(line(&far, 1, 0).contains("id=m0,size=768M"));
@@ -275,6 +283,7 @@ mod tests {
         ];
         let words = Machine { kernel_words: "pti=on", ..MACHINE };
         assert!(line(&words, 1, 0).contains("rig.RACK=2 pti=on -device"));
+        assert!(line(&Machine { disk_mib: 8, ..MACHINE }, 1, 0).contains("file=/tmp/r/disk,"));
         let tiers = line(&Machine { tiers: TIERS, ..MACHINE }, 1, 0);
         assert!(
             tiers.contains("target=1,hierarchy=memory,data-type=access-bandwidth,bandwidth=40000M")

@@ -6,13 +6,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::machine::Machine;
 use super::qemu::{self, Run};
 
 /// After a guest has failed, the others have this long.
 const GRACE: Duration = Duration::from_secs(10);
+/// The power goes within this time after a guest has said that it writes, ms.
+const CUT_AFTER_MS_MAX: u64 = 800;
 /// Lines of a console that are shown.
 const CONSOLE_LINES: usize = 60;
 
@@ -24,12 +26,14 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("bin/rig-crash", include_str!("guest/crash.sh")),
     ("bin/rig-cxl", include_str!("guest/cxl.sh")),
     ("bin/rig-dax", include_str!("guest/dax.sh")),
+    ("bin/rig-flash", include_str!("guest/flash.py")),
     ("bin/rig-loss", include_str!("guest/loss.sh")),
     ("bin/rig-pages", include_str!("guest/pages.py")),
     ("bin/rig-pool", include_str!("guest/pool.sh")),
     ("bin/rig-rxe", include_str!("guest/rxe.sh")),
     ("bin/rig-start", include_str!("guest/start.sh")),
     ("bin/rig-take", include_str!("guest/take.py")),
+    ("bin/rig-without", include_str!("guest/without.py")),
 ];
 
 /// The folder that the guests see as `/rig`; removed when dropped.
@@ -63,6 +67,10 @@ impl Folder {
             .map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    fn write(&self, name: &str, text: &str) -> Result<(), String> {
+        fs::write(self.0.join(name), text).map_err(|e| format!("{name}: {e}"))
+    }
+
     fn has(&self, name: &str) -> bool {
         self.0.join(name).exists()
     }
@@ -74,12 +82,9 @@ impl Folder {
         modules: &[&str],
         commands: &[String],
     ) -> Result<(), String> {
-        let write = |name: String, text: &str| {
-            fs::write(self.0.join(&name), text).map_err(|e| format!("{name}: {e}"))
-        };
-        write("modules".into(), &modules.join(" "))?;
+        self.write("modules", &modules.join(" "))?;
         for (guest, command) in commands.iter().enumerate() {
-            write(format!("command.{guest}"), command)?;
+            self.write(&format!("command.{guest}"), command)?;
         }
         for (name, mib) in machine.shared_files(commands.len() as u32) {
             let file = fs::File::create(self.0.join(&name));
@@ -141,6 +146,39 @@ impl Drop for Guests {
     }
 }
 
+/// Boots the guest, takes its power away some time after it has said that it writes, `cuts` times,
+/// and boots it once more. The file `boot` tells it how often that happened.
+pub fn power_cuts(
+    run: &mut Run<'_>,
+    folder: &Folder,
+    limit: Duration,
+    cuts: u32,
+) -> Result<Vec<End>, String> {
+    let start = Instant::now();
+    let seed = start_seed();
+    println!("  power is cut at times of seed {seed:#x}");
+    let mut state = seed;
+    for cut in 0..cuts {
+        (run.boot, state) = (cut, next_random(state));
+        folder.write("boot", &cut.to_string())?;
+        let mut guest = Guests(vec![Some(spawn(run, folder, 0)?)]);
+        while !folder.has(&format!("writing.{cut}")) {
+            thread::sleep(Duration::from_millis(5));
+            let child = guest.0[0].as_mut().expect("it was started");
+            if child.try_wait().map_err(|e| format!("guest: {e}"))?.is_some() {
+                return Ok(vec![end_of(folder, 0)]);
+            }
+            if start.elapsed() > limit {
+                return Ok(vec![End::Ended]);
+            }
+        }
+        thread::sleep(Duration::from_millis((state >> 32) % CUT_AFTER_MS_MAX));
+    }
+    run.boot = cuts;
+    folder.write("boot", &cuts.to_string())?;
+    guests(run, folder, limit.saturating_sub(start.elapsed()))
+}
+
 /// Boots the guests and waits for all of them, at most `limit`.
 pub fn guests(run: &Run<'_>, folder: &Folder, limit: Duration) -> Result<Vec<End>, String> {
     let mut guests = Guests(Vec::new());
@@ -167,6 +205,16 @@ pub fn guests(run: &Run<'_>, folder: &Folder, limit: Duration) -> Result<Vec<End
         }
     }
     Ok(ends.into_iter().map(|end| end.unwrap_or(End::Ended)).collect())
+}
+
+fn start_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_nanos() as u64
+}
+
+/// The high bits of the results are random enough (Knuth's linear congruential generator).
+fn next_random(state: u64) -> u64 {
+    state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
 }
 
 fn end_of(folder: &Folder, guest: usize) -> End {
@@ -204,7 +252,7 @@ pub fn report(folder: &Folder, guest: usize) -> String {
     for (what, text) in [("emulator", tail("qemu")), ("console", tail("console"))] {
         report += &format!("--- guest {guest}, {what}\n{text}\n");
     }
-    for server in ["master", "daemon", "agent", "kv"] {
+    for server in ["master", "daemon", "daemon0", "daemon1", "daemon2", "agent", "kv"] {
         let name = format!("log.{guest}.{server}");
         if folder.has(&name) {
             report += &format!("--- guest {guest}, {server}\n{}\n", folder.text(&name));

@@ -22,6 +22,8 @@ pub struct Scenario {
     pub kernel_min: (u64, u64),
     /// Whether it runs on this machine's own kernel too, because users have such kernels.
     pub runs_on_own: bool,
+    /// How often the power of its one guest is cut, and it boots anew.
+    pub power_cuts: u32,
     /// Whether it runs only if it is named: too long for each run of CI.
     pub is_soak: bool,
 }
@@ -38,6 +40,7 @@ const SCENARIO: Scenario = Scenario {
     limit_s: 180,
     kernel_min: (6, 1),
     runs_on_own: false,
+    power_cuts: 0,
     is_soak: false,
 };
 
@@ -80,6 +83,28 @@ const ON_LARGE_TIERS: Scenario = Scenario {
 /// Emulation keeps translations of addresses, behind which the kernel sees no accesses, until a
 /// kernel with page tables of its own is entered.
 const FLUSHING: &str = "mitigations=auto pti=on";
+
+/// A disk, an nvdimm that is a devdax, and one with a file system.
+const ON_LASTING: Scenario = Scenario {
+    machine: Machine {
+        memory_mib: 512,
+        shared_mib: 128,
+        disk_mib: 192,
+        more: &[
+            "-machine",
+            "nvdimm-persistence=%DOMAIN%",
+            "-object",
+            "memory-backend-file,id=fs0,share=on,mem-path=%DIR%/fs0,size=192M",
+            "-device",
+            "nvdimm,memdev=fs0,id=nvd1",
+        ],
+        ..MACHINE
+    },
+    modules: &["virtio_blk", "ext4", "nfit", "nd_pmem", "dax_pmem", "device_dax"],
+    uses_program: true,
+    script: include_str!("scenarios/power.sh"),
+    ..SCENARIO
+};
 
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
@@ -248,6 +273,30 @@ pub const SCENARIOS: &[Scenario] = &[
         script: include_str!("scenarios/racks.sh"),
         limit_s: 480,
         ..SCENARIO
+    },
+    Scenario {
+        name: "disk-faults",
+        about: "the cache's flash on a disk that drops writes, or refuses all",
+        machine: Machine { memory_mib: 512, disk_mib: 128, ..MACHINE },
+        modules: &["virtio_blk", "dm_mod", "dm_flakey"],
+        uses_program: true,
+        script: include_str!("scenarios/disk-faults.sh"),
+        ..SCENARIO
+    },
+    Scenario {
+        name: "power",
+        about: "power cuts while racks are written, on a disk, a devdax and a DAX file system",
+        power_cuts: 7,
+        limit_s: 480,
+        ..ON_LASTING
+    },
+    Scenario {
+        name: "power-soak",
+        about: "power with 200 cuts",
+        power_cuts: 201,
+        limit_s: 3600,
+        is_soak: true,
+        ..ON_LASTING
     },
     Scenario {
         name: "tiers-run-soak",

@@ -46,7 +46,7 @@ mod spilling;
 mod tiering;
 
 pub use attach::{format, read_superblock};
-pub use outbox::{Handover, Outbox};
+pub use outbox::{Handover, Outbox, PersistJob};
 pub use proxy::{OutcomeData, Proxy, Rings, Uplinks};
 pub use remotes::{Act, ClientRoute, RemoteMessage, Remotes};
 pub use rrpc::WriteBack;
@@ -466,7 +466,7 @@ impl Daemon {
                 Request::MoveSettle { page } => self.move_settle(asker, page, world),
                 Request::Fetch(fetch) => self.fetch(record, seq, &fetch, world),
                 Request::Store { addr, data } => Some(self.store(addr, &data.0, world)),
-                Request::Persist { addr, bytes } => Some(self.persist(addr, bytes, world)),
+                Request::Persist { addr, bytes } => self.persist(asker, addr, bytes, world),
                 Request::ReplicaPoll(poll) => self.replica_poll(record, seq, &poll),
                 Request::ReplicaRoom { home, directory } => {
                     Some(self.replica_quota(record, home, directory, world))

@@ -51,8 +51,8 @@ const OWN_MOVES: u32 = u32::MAX - 1;
 /// The request that is to be answered when a move goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asker {
-    record: u32,
-    seq: u64,
+    pub(super) record: u32,
+    pub(super) seq: u64,
     /// Whether it asked for the end of the move, however it ends.
     settles: bool,
 }

@@ -1,6 +1,7 @@
 //! What the engine says: calls to the master, answers to clients, memory for their buffers. In:
 //! from the engine, in the middle of its calls. Out: taken by the runtime after them, in order.
 
+pub use super::persist::PersistJob;
 use super::{ClientId, WriteBack};
 use crate::counts::ProxyCounts;
 use crate::wire::{MasterCall, ReplyFrame};
@@ -17,6 +18,11 @@ pub trait Outbox {
     fn write_back(&mut self, to: ClientId, job: WriteBack) {
         self.reply(to, job.refused);
     }
+    /// Makes pages durable beside the engine, which goes on; the result comes to
+    /// [`Daemon::on_persisted`](super::Daemon::on_persisted). `false`: the engine has to wait.
+    fn persist(&mut self, _job: PersistJob) -> bool {
+        false
+    }
 }
 
 /// What an engine's world and the loop around it hand to each other.
@@ -28,6 +34,8 @@ pub struct Handover {
     pub(crate) replies: Vec<(ClientId, ReplyFrame)>,
     /// Memory that is to be written into clients' buffers.
     pub(crate) write_backs: Vec<(ClientId, WriteBack)>,
+    /// Pages that are to be made durable, if the loop around has that done beside it.
+    pub persists: Option<Vec<PersistJob>>,
     /// What was done for clients without a fabric endpoint.
     pub proxy: ProxyCounts,
 }
@@ -43,5 +51,9 @@ impl Outbox for Handover {
 
     fn write_back(&mut self, to: ClientId, job: WriteBack) {
         self.write_backs.push((to, job));
+    }
+
+    fn persist(&mut self, job: PersistJob) -> bool {
+        self.persists.as_mut().map(|jobs| jobs.push(job)).is_some()
     }
 }

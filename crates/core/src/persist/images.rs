@@ -77,18 +77,42 @@ pub struct Violation {
     pub seed: u64,
 }
 
+/// What the medium may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct CrashImage<'a> {
+    pub bytes: &'a [u8],
+    /// Numbers of all lines that are not as in the image before; before the first one was
+    /// [`Trace::initial`]. So a recovery that undoes its own stores need not copy all of it.
+    pub changed: &'a [u64],
+    /// Tokens that have to be found.
+    pub due: &'a BTreeSet<u64>,
+}
+
+/// As [`explore_images`], with a copy of each image.
+///
+/// # Errors
+/// As [`explore_images`].
+pub fn explore(
+    trace: &Trace,
+    options: ImageOptions,
+    recover: &mut dyn FnMut(Vec<u8>) -> Result<BTreeSet<u64>, String>,
+) -> Result<Explored, Violation> {
+    explore_images(trace, options, &mut |image| recover(image.bytes.to_vec()))
+}
+
 /// Lets the power fail at every moment of a trace and runs `recover` on each image. That answers
 /// with the tokens that it found, or with what is wrong in itself (a torn record, a gap).
 ///
 /// # Errors
 /// The first image with which recovery fails, does not find what was acknowledged, or finds what
 /// was never issued.
-pub fn explore(
+pub fn explore_images(
     trace: &Trace,
     options: ImageOptions,
-    recover: &mut dyn FnMut(Vec<u8>) -> Result<BTreeSet<u64>, String>,
+    recover: &mut dyn FnMut(CrashImage<'_>) -> Result<BTreeSet<u64>, String>,
 ) -> Result<Explored, Violation> {
     let mut medium = Medium::new(trace);
+    let mut shown = ShownImage::new(trace);
     let mut random = Random(options.seed);
     let (mut issued, mut acknowledged) = (BTreeSet::new(), BTreeSet::new());
     let mut explored = Explored::default();
@@ -102,6 +126,10 @@ pub fn explore(
                 issued.insert(*token);
                 index == last
             }
+            Event::Withdrawn(token) => {
+                acknowledged.remove(token);
+                index == last
+            }
             Event::WriteBack { .. } | Event::Fence => index == last,
         };
         let is_left_out =
@@ -110,9 +138,10 @@ pub fn explore(
             continue;
         }
         explored.moments += 1;
+        shown.settled.append(&mut medium.settled);
         medium.images(options, &mut random, &mut |image| {
             explored.images += 1;
-            let found = recover(medium.image(image));
+            let found = recover(shown.show(&medium, image, &acknowledged));
             judge(found, &acknowledged, &issued).map_err(|reason| Violation {
                 event: index,
                 image: medium.describe(image),
@@ -133,7 +162,10 @@ pub fn safeguards(trace: &Trace) -> Vec<usize> {
         let is_safeguard = match event {
             Event::Stream { .. } | Event::Fence => true,
             Event::WriteBack { offset, bytes } => medium.has_unsent(*offset, *bytes),
-            Event::Store { .. } | Event::Issued(_) | Event::Acknowledged(_) => false,
+            Event::Store { .. }
+            | Event::Issued(_)
+            | Event::Acknowledged(_)
+            | Event::Withdrawn(_) => false,
         };
         medium.apply(event);
         if is_safeguard {
@@ -182,11 +214,14 @@ struct Medium {
     certain: Vec<u8>,
     /// Lines that are not certain, by their number.
     lines: BTreeMap<u64, Line>,
+    /// Lines of which something became certain since the last image.
+    settled: Vec<u64>,
 }
 
 impl Medium {
     fn new(trace: &Trace) -> Self {
-        Self { domain: trace.domain, certain: trace.initial.clone(), lines: BTreeMap::new() }
+        let (certain, lines) = (trace.initial.clone(), BTreeMap::new());
+        Self { domain: trace.domain, certain, lines, settled: Vec::new() }
     }
 
     fn apply(&mut self, event: &Event) {
@@ -200,7 +235,7 @@ impl Medium {
                 }
             }
             Event::Fence => self.fence(),
-            Event::Issued(_) | Event::Acknowledged(_) => {}
+            Event::Issued(_) | Event::Acknowledged(_) | Event::Withdrawn(_) => {}
         }
     }
 
@@ -237,35 +272,18 @@ impl Medium {
 
     fn fence(&mut self) {
         let is_all_sent = self.domain == PersistenceDomain::Eadr;
-        let certain = &mut self.certain;
-        self.lines.retain(|number, line| {
+        let Self { certain, lines, settled, .. } = self;
+        lines.retain(|number, line| {
             let sent = if is_all_sent { line.versions.len() - 1 } else { line.sent };
             line.versions.drain(..sent);
             line.sent = 0;
+            if sent > 0 {
+                settled.push(*number);
+            }
             let start = (*number * LINE_BYTES) as usize;
             certain[start..start + LINE_BYTES as usize].copy_from_slice(&line.versions[0]);
             line.versions.len() > 1
         });
-    }
-
-    fn image(&self, image: &Image) -> Vec<u8> {
-        let mut bytes = self.certain.clone();
-        for ((number, line), choice) in self.lines.iter().zip(image) {
-            let newest = line.versions.last().expect("two or more");
-            let at = (number * LINE_BYTES) as usize;
-            let to = &mut bytes[at..at + LINE_BYTES as usize];
-            match *choice {
-                LineState::Version(version) => to.copy_from_slice(&line.versions[version]),
-                LineState::Torn(version, mask) => {
-                    for word in 0..8 {
-                        let whole =
-                            if mask >> word & 1 == 1 { newest } else { &line.versions[version] };
-                        to[8 * word..][..8].copy_from_slice(&whole[8 * word..][..8]);
-                    }
-                }
-            }
-        }
-        bytes
     }
 
     fn describe(&self, image: &Image) -> String {
@@ -320,6 +338,63 @@ impl Medium {
             }
         }
         torn_lines(&newest, random, each)
+    }
+}
+
+/// The last image, of which the next one changes some lines.
+struct ShownImage {
+    bytes: Vec<u8>,
+    changed: Vec<u64>,
+    /// Lines that may be certain and not as they were shown.
+    settled: Vec<u64>,
+}
+
+impl ShownImage {
+    fn new(trace: &Trace) -> Self {
+        Self { bytes: trace.initial.clone(), changed: Vec::new(), settled: Vec::new() }
+    }
+
+    fn show<'a>(
+        &'a mut self,
+        medium: &Medium,
+        image: &Image,
+        due: &'a BTreeSet<u64>,
+    ) -> CrashImage<'a> {
+        self.changed.clear();
+        for number in std::mem::take(&mut self.settled) {
+            if !medium.lines.contains_key(&number) {
+                let certain = &medium.certain[(number * LINE_BYTES) as usize..];
+                self.put(number, &certain[..LINE_BYTES as usize]);
+            }
+        }
+        for ((number, line), choice) in medium.lines.iter().zip(image) {
+            self.put(*number, &line.chosen(*choice));
+        }
+        CrashImage { bytes: &self.bytes, changed: &self.changed, due }
+    }
+
+    fn put(&mut self, number: u64, line: &[u8]) {
+        let to = &mut self.bytes[(number * LINE_BYTES) as usize..][..LINE_BYTES as usize];
+        if to != line {
+            to.copy_from_slice(line);
+            self.changed.push(number);
+        }
+    }
+}
+
+impl Line {
+    fn chosen(&self, choice: LineState) -> LineBytes {
+        let newest = self.versions.last().expect("two or more");
+        match choice {
+            LineState::Version(version) => self.versions[version],
+            LineState::Torn(version, mask) => {
+                let mut line = self.versions[version];
+                for word in (0..8).filter(|word| mask >> word & 1 == 1) {
+                    line[8 * word..][..8].copy_from_slice(&newest[8 * word..][..8]);
+                }
+                line
+            }
+        }
     }
 }
 
@@ -430,12 +505,41 @@ mod tests {
         let trace = memory.trace();
         let mut medium = Medium::new(&trace);
         trace.events.iter().for_each(|event| medium.apply(event));
+        let mut shown = ShownImage::new(&trace);
+        shown.settled.append(&mut medium.settled);
         let ended: Result<(), ()> = medium.images(OPTIONS, &mut Random(1), &mut |image| {
-            seen.insert(medium.image(image));
+            seen.insert(shown.show(&medium, image, &BTreeSet::new()).bytes.to_vec());
             Ok(())
         });
         ended.unwrap();
         seen
+    }
+
+    #[test]
+    fn what_changes_from_image_to_image_is_told() {
+        let memory = StoreRecorder::new(vec![0; 1024], PersistenceDomain::Adr);
+        let mut random = Random(37);
+        for value in 1..200 {
+            let at = 8 * random.below(128);
+            match random.below(4) {
+                0 => memory.write_back(at, 8),
+                1 => memory.persist_fence().unwrap(),
+                _ => memory.store(at, value),
+            }
+        }
+        let trace = memory.trace();
+        let mut own = trace.initial.clone();
+        let some = ImageOptions { combinations_max: 16, one_of: 3, ..OPTIONS };
+        let explored = explore_images(&trace, some, &mut |image| {
+            for number in image.changed {
+                let at = (number * LINE_BYTES) as usize..((number + 1) * LINE_BYTES) as usize;
+                assert_ne!(own[at.clone()], image.bytes[at.clone()]);
+                own[at.clone()].copy_from_slice(&image.bytes[at]);
+            }
+            assert_eq!(own, image.bytes);
+            Ok(BTreeSet::new())
+        });
+        assert!(explored.unwrap().images > 1000);
     }
 
     /// What the word at `offset` may be.

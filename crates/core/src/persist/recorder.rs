@@ -32,6 +32,8 @@ pub enum Event {
     Issued(u64),
     /// From now on recovery has to find this.
     Acknowledged(u64),
+    /// From now on recovery need not find this any more.
+    Withdrawn(u64),
 }
 
 /// Everything that happened to a memory.
@@ -104,6 +106,11 @@ impl StoreRecorder {
     /// Says that recovery has to find something from now on.
     pub fn acknowledge(&self, token: u64) {
         self.note(Event::Acknowledged(token));
+    }
+
+    /// Says that recovery need not find something any more.
+    pub fn withdraw(&self, token: u64) {
+        self.note(Event::Withdrawn(token));
     }
 
     /// What happened so far to all of the memory.

@@ -1,23 +1,22 @@
 //! A rack's region in persistent memory against crash images: the power goes after any store of
 //! making it, serving it and stopping, each line of the medium has any version that it may have,
 //! and a new daemon attaches. What was acknowledged is there, what was freed is not, and each
-//! safeguard that is left out is found.
+//! safeguard that is left out or out of order is found.
 //!
-//! Built with `RACKPOOL_IMAGES=all` it looks at all moments, and leaves out each safeguard in turn.
+//! `RACKPOOL_SEEDS_TIMES` makes the lives more, and has each safeguard left out in turn.
 
 use crate::daemon_world::{PAGE, Rig};
 use rackpool_core::durability::{
     PMEM_COPIES, PMEM_COPY_BYTES, PMEM_MAGIC, PMEM_VERSION, PmemHeader,
 };
 use rackpool_core::layout::{
-    FRAME_BYTES, FRAMES_OFFSET, FrameState, FrameWord, MAGIC, REDO_OFFSET, RegionLayout,
-    SESSIONS_OFFSET, SUPERBLOCK_OFFSET, frame_word,
+    FrameState, FrameWord, MAGIC, RegionLayout, SUPERBLOCK_OFFSET, frame_word,
 };
-use rackpool_core::persist::PersistenceDomain;
 use rackpool_core::persist::images::{
-    Explored, ImageOptions, Random, Violation, explore, safeguards,
+    CrashImage, Explored, ImageOptions, Random, Violation, explore_images, safeguards,
 };
 use rackpool_core::persist::recorder::{Event, StoreRecorder, Trace};
+use rackpool_core::persist::{LINE_BYTES, PersistenceDomain};
 use rackpool_core::seam::{Mem, Mutation, Section};
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{FrameIndex, GAddr, PageGeometry, copies};
@@ -30,9 +29,13 @@ const HEADER_BYTES: u64 = PMEM_COPIES * PMEM_COPY_BYTES;
 const SEED: u64 = 0x37_0002;
 /// What a client makes durable.
 const KEPT: u64 = 0x6b65_7074_6b65_7074;
+const LIVES: u64 = 11;
+const STEPS: u64 = 24;
+/// Changes of each kind that are to be found.
+const ENOUGH: usize = 4;
 
 /// What recovery finds, by its place in the list of what the script did: the token.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Header,
     /// The region is made: a daemon attaches.
@@ -44,10 +47,24 @@ enum Step {
     Named(GAddr, u64),
 }
 
+impl Step {
+    fn addr(self) -> Option<GAddr> {
+        match self {
+            Step::Header | Step::Region => None,
+            Step::Allocated(addr, _)
+            | Step::Freed(addr, _)
+            | Step::Kept(addr, _)
+            | Step::Named(addr, _) => Some(addr),
+        }
+    }
+}
+
 struct Script {
     recorder: StoreRecorder,
-    rig: Option<Rig>,
+    rig: Rig,
     steps: Vec<Step>,
+    /// Tokens that recovery has to find.
+    due: BTreeSet<u64>,
 }
 
 fn layout() -> RegionLayout {
@@ -55,75 +72,147 @@ fn layout() -> RegionLayout {
 }
 
 impl Script {
-    fn begin() -> Self {
-        let bytes = HEADER_BYTES + layout().private_bytes() + layout().pages_bytes();
-        let zeroed = vec![0; bytes.next_multiple_of(64) as usize];
-        let recorder = StoreRecorder::new(zeroed, PersistenceDomain::Adr);
-        // What was never issued cannot be told from what was: only what is lost is judged.
-        (0..64).for_each(|token| recorder.issue(token));
-        Self { recorder, rig: None, steps: Vec::new() }
-    }
-
-    fn done(&mut self, step: Step) {
-        self.recorder.acknowledge(self.steps.len() as u64);
-        self.steps.push(step);
-    }
-
-    fn rig(&mut self) -> &mut Rig {
-        self.rig.as_mut().expect("it is started")
-    }
-
-    fn start(&mut self, mutation: Option<Mutation>) {
-        let head = self.recorder.slice(0, HEADER_BYTES);
+    fn start(domain: PersistenceDomain, mutation: Option<Mutation>) -> Self {
+        let region_bytes = layout().private_bytes() + layout().pages_bytes();
+        let zeroed = vec![0; (HEADER_BYTES + region_bytes) as usize];
+        assert!(zeroed.len() <= 1 << 20, "{} bytes", zeroed.len());
+        let recorder = StoreRecorder::new(zeroed, domain);
+        let head = recorder.slice(0, HEADER_BYTES);
         let mut header = PmemHeader::read_from_bytes(&[0; size_of::<PmemHeader>()]).unwrap();
         (header.magic, header.version) = (PMEM_MAGIC, PMEM_VERSION);
         header = header.store(&head).unwrap();
-        self.done(Step::Header);
-        let bytes = layout().private_bytes() + layout().pages_bytes();
-        let rig = Rig::recorded(FRAMES, &self.recorder.slice(HEADER_BYTES, bytes));
+        recorder.issue(0);
+        recorder.acknowledge(0);
+        let rig = Rig::recorded(FRAMES, &recorder.slice(HEADER_BYTES, region_bytes));
         rig.world.fuse.answers.mutation.set(mutation);
-        self.rig = Some(rig);
         PmemHeader { in_use: 1, ..header }.store(&head).unwrap();
-        self.done(Step::Region);
-        self.rig().join(0);
+        let (steps, due) = (vec![Step::Header], BTreeSet::from([0]));
+        let mut script = Self { recorder, rig, steps, due };
+        script.done(Step::Region);
+        script.rig.join(0);
+        script
+    }
+
+    fn done(&mut self, step: Step) {
+        let token = self.steps.len() as u64;
+        self.recorder.issue(token);
+        self.recorder.acknowledge(token);
+        self.due.insert(token);
+        self.steps.push(step);
+    }
+
+    fn due(&self) -> impl Iterator<Item = Step> {
+        self.due.iter().map(|token| self.steps[*token as usize])
+    }
+
+    /// Recovery may find something else from here on.
+    fn withdraw(&mut self, is_over: impl Fn(Step) -> bool) {
+        let Self { recorder, steps, due, .. } = self;
+        due.retain(|token| {
+            let is_over = is_over(steps[*token as usize]);
+            if is_over {
+                recorder.withdraw(*token);
+            }
+            !is_over
+        });
     }
 
     fn alloc(&mut self, bytes: u64) -> GAddr {
-        let addr = self.rig().alloc(0, bytes, false);
+        self.withdraw(|step| matches!(step, Step::Freed(_, freed) if freed == bytes));
+        let addr = self.rig.alloc(0, bytes, false);
         self.done(Step::Allocated(addr, bytes));
         addr
     }
 
     fn free(&mut self, addr: GAddr, bytes: u64) {
-        // From here on it may be gone.
-        self.steps.retain_mut(|step| {
-            if matches!(step, Step::Allocated(at, _) | Step::Kept(at, _) if *at == addr) {
-                *step = Step::Header;
-            }
-            true
-        });
-        self.rig().free(0, addr, bytes);
+        self.withdraw(|step| step.addr() == Some(addr));
+        self.rig.free(0, addr, bytes);
         self.done(Step::Freed(addr, bytes));
     }
 
     fn keep(&mut self, addr: GAddr, value: u64) {
-        let rig = self.rig();
-        let offset = rig.world.offset_of(addr);
-        rig.world.pages_mem().store(offset, value);
-        rig.words.insert(addr.0, value);
-        assert_eq!(rig.ask(0, Request::Persist { addr, bytes: 8 }), Ok(Reply::Persisted));
+        self.withdraw(|step| matches!(step, Step::Kept(at, _) if at == addr));
+        // A client's own store, during which no daemon is killed.
+        self.rig.world.fuse.disarm();
+        self.rig.world.pages_mem().store(self.rig.world.offset_of(addr), value);
+        self.rig.words.insert(addr.0, value);
+        self.persist(addr, value);
+    }
+
+    fn persist(&mut self, addr: GAddr, value: u64) {
+        assert_eq!(self.rig.ask(0, Request::Persist { addr, bytes: 8 }), Ok(Reply::Persisted));
         self.done(Step::Kept(addr, value));
     }
 
+    fn add(&mut self, addr: GAddr) {
+        self.withdraw(|step| matches!(step, Step::Kept(at, _) if at == addr));
+        // If the daemon is killed meanwhile it may have done it or not.
+        let _ = self.rig.ask(0, Request::FetchAdd { addr, n: 3 });
+        self.persist(addr, self.rig.word(addr));
+    }
+
     fn name(&mut self, word: GAddr, bytes: u64) {
-        self.rig().alloc_into(0, word, bytes);
+        self.withdraw(|step| match step {
+            Step::Freed(_, freed) => freed == bytes,
+            step => matches!(step, Step::Kept(at, 0) if at == word),
+        });
+        self.rig.alloc_into(0, word, bytes);
         self.done(Step::Named(word, bytes));
+    }
+
+    fn free_from(&mut self, word: GAddr, bytes: u64) {
+        self.withdraw(|step| step == Step::Named(word, bytes));
+        self.rig.free_from(0, word, bytes);
+        self.done(Step::Kept(word, 0));
+    }
+
+    /// Anything that a client may do, or the death of the daemon soon.
+    fn random_step(&mut self, random: &mut Random) {
+        let named: Vec<_> = self.due().filter(|step| matches!(step, Step::Named(..))).collect();
+        let is_named = |addr| named.iter().any(|step| step.addr() == Some(addr));
+        let free: Vec<(GAddr, u64)> = self
+            .due()
+            .filter_map(|step| match step {
+                Step::Allocated(addr, bytes) if !is_named(addr) => Some((addr, bytes)),
+                _ => None,
+            })
+            .collect();
+        let any = |random: &mut Random| free[random.below(free.len() as u64) as usize];
+        let choice = if free.is_empty() { 0 } else { random.below(16) };
+        let pages_used = FRAMES - self.rig.daemon.as_ref().unwrap().frames_free();
+        let has_room = pages_used + 4 <= FRAMES;
+        match choice {
+            0..5 if has_room => {
+                let sizes = [64, 64, 64, 128, 256, PAGE / 2, PAGE, 2 * PAGE];
+                self.alloc(sizes[random.below(8) as usize]);
+            }
+            5..8 => self.keep(any(random).0, random.below(1 << 32) + 1),
+            8 => self.add(any(random).0),
+            9 if has_room => {
+                let (word, _) = any(random);
+                if self.rig.word(word) == 0 {
+                    self.name(word, [64, 512, PAGE][random.below(3) as usize]);
+                }
+            }
+            10..12 if !named.is_empty() => {
+                let Step::Named(word, bytes) = named[random.below(named.len() as u64) as usize]
+                else {
+                    unreachable!("only those were taken")
+                };
+                self.free_from(word, bytes);
+            }
+            12 => self.rig.world.fuse.arm(random.below(60)),
+            13 => self.rig.quiesce(),
+            _ => {
+                let (addr, bytes) = any(random);
+                self.free(addr, bytes);
+            }
+        }
     }
 }
 
 fn script(mutation: Option<Mutation>) -> (Trace, Vec<Step>) {
-    let mut script = Script::begin();
-    script.start(mutation);
+    let mut script = Script::start(PersistenceDomain::Adr, mutation);
     let small = script.alloc(64);
     script.keep(small, KEPT);
     let run = script.alloc(2 * PAGE);
@@ -135,52 +224,79 @@ fn script(mutation: Option<Mutation>) -> (Trace, Vec<Step>) {
     script.keep(again, KEPT + 2);
     script.free(again, 64);
     script.alloc(PAGE);
-    script.rig().quiesce();
+    script.free_from(word, 128);
+    script.rig.quiesce();
     (script.recorder.trace(), script.steps)
 }
 
-/// What a new daemon finds in an image, or what is wrong in it.
-fn recover(image: &[u8], steps: &[Step]) -> Result<BTreeSet<u64>, String> {
-    let recovered = catch_unwind(AssertUnwindSafe(|| recover_or_panic(image, steps)));
-    recovered.unwrap_or_else(|cause| {
-        let text = cause.downcast_ref::<String>().cloned();
-        Err(text.unwrap_or_else(|| "the daemon panicked".into()))
-    })
+/// What a rack does by a seed, with daemons that are killed.
+fn life(seed: u64, domain: PersistenceDomain) -> (Trace, Vec<Step>) {
+    let mut random = Random(seed);
+    let mut script = Script::start(domain, None);
+    (0..STEPS).for_each(|_| script.random_step(&mut random));
+    script.rig.world.fuse.disarm();
+    script.rig.quiesce();
+    (script.recorder.trace(), script.steps)
 }
 
-fn recover_or_panic(image: &[u8], steps: &[Step]) -> Result<BTreeSet<u64>, String> {
-    let (head, region) = image.split_at(HEADER_BYTES as usize);
-    let head = StoreRecorder::new(head.to_vec(), PersistenceDomain::Adr);
-    let mut found = BTreeSet::new();
-    if PmemHeader::load(&head).is_none() {
-        return Ok(found);
+/// Daemons that attach to one image after another.
+struct Recovery {
+    /// With the last image, as far as that is undone.
+    rig: Option<Rig>,
+}
+
+impl Recovery {
+    fn new(trace: &Trace) -> Self {
+        Self { rig: Some(Rig::of_image(FRAMES, &trace.initial[HEADER_BYTES as usize..])) }
     }
-    let mut rig = None;
-    let at = SUPERBLOCK_OFFSET as usize;
-    if region[at..at + 8] == MAGIC.to_ne_bytes() {
-        let rig = rig.insert(Rig::of_image(FRAMES, region));
+
+    /// What a new daemon finds in an image of what is due, or what is wrong in it.
+    fn recover(&mut self, image: CrashImage<'_>, steps: &[Step]) -> Result<BTreeSet<u64>, String> {
+        let changed = image.changed.iter().filter_map(|number| {
+            let at = number * LINE_BYTES;
+            let bytes = &image.bytes[at as usize..][..LINE_BYTES as usize];
+            at.checked_sub(HEADER_BYTES).map(|offset| (offset, bytes))
+        });
+        let rig = self.rig.take().expect("it is put back").of_next_image(changed);
+        let rig = self.rig.insert(rig);
+        let recovered = catch_unwind(AssertUnwindSafe(|| recover_or_panic(rig, image, steps)));
+        recovered.unwrap_or_else(|cause| {
+            let text = cause.downcast_ref::<String>().cloned();
+            Err(text.unwrap_or_else(|| "the daemon panicked".into()))
+        })
+    }
+}
+
+fn recover_or_panic(
+    rig: &mut Rig,
+    image: CrashImage<'_>,
+    steps: &[Step],
+) -> Result<BTreeSet<u64>, String> {
+    let header = PmemHeader::newest(|copy| {
+        let at = (copy * PMEM_COPY_BYTES) as usize;
+        image.bytes[at..][..size_of::<PmemHeader>()].try_into().unwrap()
+    });
+    let at = (HEADER_BYTES + SUPERBLOCK_OFFSET) as usize;
+    let is_made = header.is_some() && image.bytes[at..at + 8] == MAGIC.to_ne_bytes();
+    if is_made {
         rig.attach().map_err(|error| error.to_string())?;
         rig.join(7);
         check_free_frames(rig)?;
     }
-    for (token, step) in steps.iter().enumerate() {
-        let is_there = match (step, &mut rig) {
-            (Step::Header, _) => true,
-            (_, None) => false,
-            (Step::Region, Some(_)) => true,
-            (Step::Allocated(addr, bytes), Some(rig)) => is_known(rig, *addr, *bytes),
-            (Step::Freed(addr, bytes), Some(rig)) => !is_known(rig, *addr, *bytes),
-            (Step::Kept(addr, value), Some(rig)) => word_of(rig, *addr) == Some(*value),
-            (Step::Named(word, bytes), Some(rig)) => {
-                let named = word_of(rig, *word).unwrap_or(0);
-                named != 0 && is_known(rig, GAddr(named), *bytes)
-            }
-        };
-        if is_there {
-            found.insert(token as u64);
+    let mut is_there = |step: Step| match step {
+        Step::Header => header.is_some(),
+        _ if !is_made => false,
+        Step::Region => true,
+        Step::Allocated(addr, bytes) => is_known(rig, addr, bytes),
+        Step::Freed(addr, bytes) => !is_known(rig, addr, bytes),
+        Step::Kept(addr, value) => word_of(rig, addr) == Some(value),
+        Step::Named(word, bytes) => {
+            let named = word_of(rig, word).unwrap_or(0);
+            named != 0 && is_known(rig, GAddr(named), bytes)
         }
-    }
-    Ok(found)
+    };
+    let found = image.due.iter().copied().filter(|token| is_there(steps[*token as usize]));
+    Ok(found.collect())
 }
 
 fn is_known(rig: &mut Rig, addr: GAddr, bytes: u64) -> bool {
@@ -215,9 +331,16 @@ fn check_free_frames(rig: &Rig) -> Result<(), String> {
     Ok(())
 }
 
+/// How much longer than usual a run is.
+#[expect(clippy::disallowed_methods, reason = "how long a test runs, and nothing of the library")]
+pub fn times() -> u64 {
+    let times = std::env::var("RACKPOOL_SEEDS_TIMES").ok();
+    times.map_or(1, |times| times.parse().expect("RACKPOOL_SEEDS_TIMES is a number"))
+}
+
 /// Whether everything is tried, not a part of it.
 pub fn is_thorough() -> bool {
-    option_env!("RACKPOOL_IMAGES") == Some("all")
+    times() > 1
 }
 
 /// Few images of each moment: the redo record has more versions of lines than could all be tried.
@@ -226,7 +349,8 @@ fn options(one_of: u64) -> ImageOptions {
 }
 
 fn try_images(trace: &Trace, steps: &[Step], options: ImageOptions) -> Result<Explored, Violation> {
-    explore(trace, options, &mut |image| recover(&image, steps))
+    let mut recovery = Recovery::new(trace);
+    explore_images(trace, options, &mut |image| recovery.recover(image, steps))
 }
 
 #[test]
@@ -236,6 +360,33 @@ fn no_image_of_a_regions_life_loses_what_was_acknowledged() {
     let explored = try_images(&trace, &steps, options(one_of)).unwrap();
     println!("seed {SEED:#x}: {explored:?} of {} events", trace.events.len());
     assert!(explored.images > 1000, "{explored:?}");
+}
+
+/// Lives with these seeds; how many images were recovered.
+fn live(seeds: impl Iterator<Item = u64>) -> u64 {
+    let domains = [PersistenceDomain::Adr, PersistenceDomain::Eadr, PersistenceDomain::Msync];
+    let images = seeds.map(|seed| {
+        let domain = domains[(seed / 2 % 3) as usize];
+        let (trace, steps) = life(seed, domain);
+        let options = ImageOptions { seed, ..options(4) };
+        let explored = try_images(&trace, &steps, options);
+        let explored = explored.unwrap_or_else(|why| panic!("seed {seed}, {domain}: {why}"));
+        println!("seed {seed}, {domain}: {explored:?} of {} events", trace.events.len());
+        explored.images
+    });
+    images.sum()
+}
+
+#[test]
+fn no_image_of_lives_with_even_seeds_loses_what_was_acknowledged() {
+    let images = live((0..LIVES * times()).step_by(2));
+    assert!(images >= 54_000, "{images} images");
+}
+
+#[test]
+fn no_image_of_lives_with_odd_seeds_loses_what_was_acknowledged() {
+    let images = live((1..LIVES * times()).step_by(2));
+    assert!(images >= 46_000, "{images} images");
 }
 
 /// Safeguards that are one call of the engine's: the write-backs of all three copies of a word, of
@@ -266,53 +417,64 @@ fn is_copy_of(trace: &Trace, call: &[usize], index: usize) -> bool {
     index == last + 1 && call.len() < 3 && offset == before + part && bytes == length
 }
 
-/// As if the program had left a call out; only what comes near behind it.
-fn left_out(trace: &Trace, call: &[usize], events: usize) -> Trace {
-    let mut trace = call.iter().rev().fold(trace.clone(), |trace, index| trace.without(*index));
-    trace.events.truncate(call[0] + events);
-    trace
+/// As if the program had left a call out.
+fn left_out(trace: &Trace, call: &[usize]) -> Trace {
+    call.iter().rev().fold(trace.clone(), |trace, index| trace.without(*index))
 }
 
-/// Where a call is, for a report.
-fn shown(trace: &Trace, call: &[usize]) -> String {
-    let Event::WriteBack { offset, bytes } = trace.events[call[0]] else {
-        return format!("fence {}", call[0]);
-    };
-    let region = layout();
-    let part = region.private_bytes() / copies::COPIES;
-    let area = match offset.checked_sub(HEADER_BYTES) {
-        None => "header",
-        Some(at) if at >= region.private_bytes() => "pages",
-        Some(at) => match at % part {
-            0..4096 => "superblock",
-            at if at < REDO_OFFSET => "state",
-            at if at < SESSIONS_OFFSET => "redo",
-            at if at < FRAMES_OFFSET => "sessions",
-            at if at < FRAMES_OFFSET + FRAME_BYTES * u64::from(FRAMES) => "frames",
-            _ => "bitmaps",
-        },
-    };
-    format!("{area} {}: {bytes} bytes at {offset:#x}, {} copies", call[0], call.len())
+/// As if the program had waited for write-backs before it sent them; where the fence is then.
+fn early(trace: &Trace, fence: usize) -> (Trace, usize) {
+    let is_sent = |index: &usize| matches!(trace.events[*index], Event::WriteBack { .. });
+    let sent = (0..fence).rev().take_while(is_sent).count();
+    let from = fence - sent;
+    let early = (from + 1..=fence).rev().fold(trace.clone(), |trace, index| trace.earlier(index));
+    (early, from)
 }
 
-#[test]
-#[ignore = "takes minutes"]
-fn safeguards_of_a_region_that_are_left_out_are_found() {
-    let (trace, steps) = script(None);
-    let mut all = calls(&trace);
+/// Whether images near a change of the trace show it.
+fn is_found(mut trace: Trace, steps: &[Step], from: usize) -> bool {
+    let (events, samples) = if is_thorough() { (48, 60) } else { (32, 20) };
+    trace.events.truncate(from + events);
+    let near = ImageOptions { from, samples, ..options(1) };
+    try_images(&trace, steps, near).is_err()
+}
+
+/// How many of these changes to a trace are found, of those at the indices; not all are tried.
+fn count_found(name: &str, mut indices: Vec<usize>, is_found: impl Fn(usize) -> bool) -> usize {
     let mut random = Random(SEED);
-    let (mut found, mut missed) = (Vec::new(), Vec::new());
-    // One may be left out without harm if the next one comes before anything hangs on it.
-    while !all.is_empty() && (is_thorough() || found.len() < 16) {
-        let call = all.swap_remove(random.below(all.len() as u64) as usize);
-        let near = ImageOptions { from: call[0], ..options(if is_thorough() { 2 } else { 6 }) };
-        match try_images(&left_out(&trace, &call, 160), &steps, near) {
-            Err(_) => found.push(shown(&trace, &call)),
-            Ok(_) => missed.push(shown(&trace, &call)),
-        }
+    let (mut found, mut harmless) = (Vec::new(), Vec::new());
+    while !indices.is_empty() && (is_thorough() || found.len() < ENOUGH) {
+        let index = indices.swap_remove(random.below(indices.len() as u64) as usize);
+        if is_found(index) { &mut found } else { &mut harmless }.push(index);
     }
-    println!("seed {SEED:#x}: found {found:#?}, harmless {missed:#?}");
-    assert!(found.len() >= 16, "{} found", found.len());
+    println!("seed {SEED:#x}, {name}: found {found:?}, harmless {harmless:?}");
+    found.len()
+}
+
+/// One may be left out without harm if the next one comes before anything hangs on it.
+#[test]
+fn safeguards_of_a_region_that_are_left_out_or_out_of_order_are_found() {
+    let (trace, steps) = script(None);
+    let calls = calls(&trace);
+    let is_fence = |call: &&Vec<usize>| trace.events[call[0]] == Event::Fence;
+    // Usually those behind which something is acknowledged.
+    let is_last = |index: &usize| matches!(trace.events[index + 1], Event::Issued(_));
+    let fences = calls.iter().filter(is_fence).map(|call| call[0]);
+    let fences: Vec<usize> = fences.filter(|index| is_thorough() || is_last(index)).collect();
+    let writes = (0..calls.len()).filter(|call| !is_fence(&&calls[*call])).collect();
+    let counts = [
+        count_found("calls without write-backs", writes, |call| {
+            is_found(left_out(&trace, &calls[call]), &steps, calls[call][0])
+        }),
+        count_found("without fences", fences.clone(), |fence| {
+            is_found(trace.without(fence), &steps, fence)
+        }),
+        count_found("fences before their write-backs", fences, |fence| {
+            let (early, from) = early(&trace, fence);
+            is_found(early, &steps, from)
+        }),
+    ];
+    assert!(counts.iter().all(|count| *count >= ENOUGH), "{counts:?} found");
 }
 
 #[test]

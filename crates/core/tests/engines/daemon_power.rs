@@ -5,6 +5,7 @@
 use crate::daemon_images::is_thorough;
 use crate::daemon_world::{Crash, Durability, PAGE, Rig};
 use rackpool_core::layout::{FRAMES_OFFSET, SESSIONS_OFFSET};
+use rackpool_core::persist::{PersistError, PersistenceDomain};
 use rackpool_core::seam::Mutation;
 use rackpool_core::wire::{Reply, Request};
 use rackpool_core::{Error, GAddr};
@@ -228,6 +229,37 @@ fn each_step_of_durability_that_is_left_out_is_noticed() {
         let is_noticed = (0..2500).any(|at| [at % 2, at + 2].iter().any(|seed| fails(at, *seed)));
         assert!(is_noticed, "{} changes nothing", mutation.name());
     }
+}
+
+#[test]
+fn others_are_served_while_a_disk_is_waited_for() {
+    let mut rig = Rig::that_persists(8, Durability::Kept);
+    (0..3).for_each(|name| rig.join(name));
+    let addr = rig.alloc(0, 64, false);
+    rig.world.pages_mem().domain.set(PersistenceDomain::Msync);
+    rig.world.persists = Some(Vec::new());
+    let persist = Request::Persist { addr, bytes: 8 };
+    (0..3).for_each(|name| rig.submit(name, persist.clone()));
+    let jobs = rig.world.persists.replace(Vec::new()).unwrap();
+    assert_eq!((jobs.len(), jobs[0].bytes, rig.world.replies.len()), (3, 8, 0));
+    rig.join(4);
+    rig.submit(4, Request::Ping);
+    rig.take_replies();
+    assert_eq!(rig.clients[&4].last, Some(Ok(Reply::Pong)));
+    // One has ended, and another has its record.
+    rig.kill(1);
+    rig.join(5);
+    let failed = PersistError::NotWritten { offset: 0, bytes: 8, errno: 5 };
+    for (job, result) in jobs.into_iter().zip([Ok(()), Ok(()), Err(failed)]) {
+        rig.run(|daemon, world| daemon.on_persisted(job, result, world));
+    }
+    assert_eq!(rig.world.replies.len(), 2);
+    rig.take_replies();
+    assert_eq!(rig.clients[&0].last, Some(Ok(Reply::Persisted)));
+    assert!(matches!(rig.clients[&2].last, Some(Err(Error::Io { .. }))));
+    // What cannot be done beside it is waited for.
+    rig.world.persists = None;
+    assert_eq!(rig.ask(5, persist), Ok(Reply::Persisted));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! losses of power, after which the next life begins with any of the images that the one before may
 //! have left. `RACKPOOL_SEEDS_TIMES` makes them more.
 
+use crate::daemon_images::times;
 use crate::persist_log::{Contents, ID, content, geometry, goes_on, used_memory};
 use rackpool_core::persist::PersistenceDomain;
 use rackpool_core::persist::images::{ImageOptions, Random, explore};
@@ -182,18 +183,11 @@ fn live(seed: u64, domain: PersistenceDomain) -> u64 {
     images
 }
 
-/// Lives, so many times as `RACKPOOL_SEEDS_TIMES` says.
-#[expect(clippy::disallowed_methods, reason = "how long a test runs, and nothing of the library")]
-fn lives() -> u64 {
-    let times = std::env::var("RACKPOOL_SEEDS_TIMES").ok();
-    LIVES * times.map_or(1, |times| times.parse().expect("RACKPOOL_SEEDS_TIMES is a number"))
-}
-
 #[test]
 fn random_lives_lose_nothing_that_was_acknowledged() {
     let domains = [PersistenceDomain::Adr, PersistenceDomain::Eadr, PersistenceDomain::Msync];
     let images: u64 =
-        (0..lives()).map(|seed| live(seed, domains[seed as usize % domains.len()])).sum();
-    println!("{images} images of lives with the seeds below {}", lives());
+        (0..LIVES * times()).map(|seed| live(seed, domains[seed as usize % domains.len()])).sum();
+    println!("{images} images of lives with the seeds below {}", LIVES * times());
     assert!(images >= 100_000, "{images} images");
 }

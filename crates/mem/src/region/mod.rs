@@ -52,7 +52,7 @@ use paths::Paths;
 use pmem::Pmem;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::SLOTS_MAX;
-use rackpool_core::layout::{BELL_BYTES, RegionLayout, SLOT_BYTES, Superblock};
+use rackpool_core::layout::{BELL_BYTES, RegionLayout, SLOT_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use rackpool_core::persist::{Persist, PersistenceDomain};
 use rackpool_core::seam::Mem;
 use rackpool_core::tier::Tiers;
@@ -61,6 +61,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use zerocopy::FromBytes;
 
 /// A section of a region, but for the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,8 +240,14 @@ impl RegionFiles {
     /// # Errors
     /// [`RegionError::Persistence`] if memory that persists cannot be told so.
     pub fn note_attached(&mut self) -> Result<()> {
+        if self.pmem.is_none() {
+            return Ok(());
+        }
+        let mut block = [0; size_of::<Superblock>()];
+        self.map(Section::Private)?.copy_out(SUPERBLOCK_OFFSET, &mut block);
+        let block = Superblock::read_from_bytes(&block).expect("the array has the block's size");
         let path = self.spec.path().unwrap_or(Path::new("heap"));
-        self.pmem.as_mut().map_or(Ok(()), |pmem| pmem.note_attached(path))
+        self.pmem.as_mut().map_or(Ok(()), |pmem| pmem.note_attached(block.region_id, path))
     }
 
     /// The daemon stops in order: all that is stored persists, where the memory does, also what

@@ -14,9 +14,9 @@
 //!   killed before lets the next one recover from the loss of power again.
 //! - **One daemon**: the file or device is locked as a whole.
 //!
-//! What is refused: a file without a header, another length than the header says, a domain that
-//! the memory does not have, memory that was in use without any domain when the power went, and a
-//! device that says that it lost what had reached it.
+//! What is refused: a file without a header, another length or region than the header says, a
+//! domain that the memory does not have, memory that was in use without any domain when the power
+//! went, and a device that says that it lost what had reached it.
 
 use super::dax::{self, DaxDevice, DaxLayout};
 use super::error::{RegionError, Result, failed};
@@ -30,7 +30,7 @@ use crate::window::{Access, MapOptions, Window};
 use rackpool_core::durability::{
     PMEM_COPIES, PMEM_COPY_BYTES, PMEM_MAGIC, PMEM_VERSION, PmemHeader,
 };
-use rackpool_core::layout::MAGIC;
+use rackpool_core::layout::{MAGIC, Superblock};
 use rackpool_core::persist::{Persist, PersistError, PersistenceDomain};
 use rackpool_core::seam::Mem;
 use rustix::fs::{CWD, FileType, OFlags, RenameFlags};
@@ -38,6 +38,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use zerocopy::FromBytes;
 
 const HEADER_BYTES: usize = size_of::<PmemHeader>();
 
@@ -130,11 +131,28 @@ pub(super) fn open(
     // The daemon that had it until now may have written it since.
     let header = PmemHeader::load(&found.head).ok_or_else(absent)?;
     found.check(&header, path)?;
+    check_region(&found.device, &header, path)?;
     let pmem = Pmem::new(&found, header, asked, path)?;
     pmem.check_loss(path)?;
     let mut region = files::open_on_device(spec, found.device, path)?;
     region.pmem = Some(pmem);
     Ok(region)
+}
+
+/// Whether the region behind a header is the one that was served with it.
+fn check_region(device: &DaxDevice, header: &PmemHeader, path: &Path) -> Result<()> {
+    let bytes = files::device_superblock(device, path)?;
+    let block = Superblock::read_from_bytes(&bytes).expect("the array has the block's size");
+    let found = block.region_id;
+    if header.region_id == [0; 2] || header.region_id == found {
+        return Ok(());
+    }
+    let [[a, b], [c, d]] = [header.region_id, found];
+    let reason = format!(
+        "its header was written with region {a:016x}{b:016x}, behind it is {c:016x}{d:016x}: parts \
+         of different memories were put together; put back those that belong together"
+    );
+    refuse(path, reason)
 }
 
 /// Removes a region that no daemon serves, finished or not. Whether there was one.
@@ -298,7 +316,8 @@ fn new_header(length_bytes: u64, align_bytes: u64, path: &Path) -> Result<PmemHe
         in_use: 0,
         power_losses: 0,
         dirty_shutdowns: 0,
-        reserved: [0; 3],
+        region_id: [0; 2],
+        reserved: 0,
         checksum: 0,
     })
 }
@@ -418,7 +437,7 @@ impl Pmem {
         use_head(&self.head.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn note_attached(&mut self, path: &Path) -> Result<()> {
+    pub(super) fn note_attached(&mut self, region_id: [u64; 2], path: &Path) -> Result<()> {
         let losses = u64::from(self.lost_power() && self.header.in_use != 0);
         let all = PersistenceDomain::ALL;
         let domain = all.iter().position(|one| *one == self.domain).expect("ALL has all");
@@ -429,6 +448,7 @@ impl Pmem {
                 in_use: 1,
                 power_losses: self.header.power_losses + losses,
                 dirty_shutdowns: self.dirty_shutdowns,
+                region_id,
                 ..self.header
             },
             path,

@@ -4,13 +4,15 @@
 //! What the loop does is `core::runtime::daemon`, the same that the simulator runs; `server.rs` has
 //! its waits, `host.rs` what it needs of this process, `opening.rs` what stands before it,
 //! `world.rs` what the engine sees, `uplinks.rs` the fabric endpoint for clients without one,
-//! `standby.rs` shards that have a dead daemon of their own. Threads with handles of their own
-//! (`helper.rs`) move pages (`relocation.rs`), hold replicas (`replicas.rs`) and sweep
-//! (`sweep.rs`). Clients that come over the fabric are the core's (`Remotes`).
+//! `standby.rs` shards that have a dead daemon of their own, `persister.rs` waits for a disk.
+//! Threads with handles of their own (`helper.rs`) move pages (`relocation.rs`), hold replicas
+//! (`replicas.rs`) and sweep (`sweep.rs`). Clients that come over the fabric are the core's
+//! (`Remotes`).
 
 mod helper;
 mod host;
 mod opening;
+mod persister;
 mod relocation;
 mod replicas;
 mod server;

@@ -7,8 +7,10 @@ use super::host::{PoolHost, TOKEN_PENDING, TOKEN_PROCESS, TOKEN_SLOT};
 use super::opening::{
     RegionOpening, join_call, master_link, open_region, region_info, start_target,
 };
+use super::persister::Persister;
 use super::standing::Membership;
 use super::uplinks::FabricUplinks;
+use super::world::RegionWorld;
 use super::{Belongs, DaemonOptions, Ended, Stop, control_name, io_error, standby, sweep};
 use crate::acceptor::{self, Acceptor};
 use crate::clock;
@@ -16,6 +18,8 @@ use crate::metrics::{self, DaemonSnapshot, Endpoint, SnapshotRequests};
 use rackpool_core::constants::{
     CONTROL_PENDING_MAX, LEASE_MS_DEFAULT, MESSAGE_BYTES_MAX, RING_ENTRIES, TICK_NS,
 };
+use rackpool_core::daemon::World;
+use rackpool_core::persist::{Persist, PersistenceDomain};
 use rackpool_core::runtime::daemon::{DaemonLoop, Joining, LoopParts, User};
 use rackpool_core::seam::{FabricEvent, Nanos};
 use rackpool_core::{Error, Result};
@@ -56,6 +60,8 @@ pub(super) struct Server {
     acceptor: Acceptor,
     /// Connections that have not said hello yet.
     pending: PendingConns<()>,
+    /// Where a disk would be waited for.
+    persister: Option<Persister>,
     daemon: DaemonLoop<PoolHost>,
     stop: Arc<Stop>,
     bell: Bitmap,
@@ -80,6 +86,15 @@ pub(super) struct Server {
 struct FabricParts {
     options: FabricOptions,
     uplinks: FabricUplinks,
+}
+
+/// Where a daemon would wait for a disk, a thread does.
+fn start_persister(world: &mut RegionWorld, wake: &WakeEvent) -> Result<Option<Persister>> {
+    if world.pages().domain() != PersistenceDomain::Msync {
+        return Ok(None);
+    }
+    world.outbox().persists = Some(Vec::new());
+    Persister::start(world.pages(), wake).map(Some)
 }
 
 impl Server {
@@ -133,6 +148,7 @@ impl Server {
         let join = join_call(&engine, &options, acceptor.name().into(), target.local_addr())?;
         let (rings, session_grace_ms) = (options.rings, options.session_grace_ms);
         let bell = Bitmap::attach(world.bell.clone());
+        let persister = start_persister(&mut world, &wake)?;
         let host = PoolHost {
             target,
             uplinks: fabric.uplinks,
@@ -151,6 +167,7 @@ impl Server {
         let mut server = Self {
             acceptor,
             pending: PendingConns::new(TOKEN_PENDING..TOKEN_SLOT, HELLO_NS),
+            persister,
             daemon: DaemonLoop::new(parts),
             stop,
             bell,
@@ -277,6 +294,7 @@ impl Server {
                     tick_at = now + TICK_NS;
                 }
             }
+            worked |= self.serve_persists();
             self.daemon.flush();
             if worked {
                 waiter.progressed();
@@ -343,6 +361,22 @@ impl Server {
         worked |= !events.is_empty();
         events.drain(..).for_each(|event| self.daemon.on_fabric(event));
         self.events = events;
+        worked
+    }
+
+    /// Has pages made durable that clients want to be, and answers them when that is done.
+    fn serve_persists(&mut self) -> bool {
+        let Some(persister) = &mut self.persister else { return false };
+        let DaemonLoop { engine, world, .. } = &mut self.daemon;
+        let jobs = world.outbox().persists.as_mut().map(std::mem::take).unwrap_or_default();
+        let mut worked = !jobs.is_empty();
+        for (job, result) in jobs.into_iter().filter_map(|job| persister.submit(job)) {
+            engine.on_persisted(job, result, world);
+        }
+        while let Some((job, result)) = persister.next_finished() {
+            engine.on_persisted(job, result, world);
+            worked = true;
+        }
         worked
     }
 
@@ -494,7 +528,7 @@ impl Server {
     /// The end: clients see their sockets close. The region stays unless it is ephemeral.
     pub(super) fn close(self) {
         let DaemonLoop { host, world, .. } = self.daemon;
-        drop((self.acceptor, host.target));
+        drop((self.acceptor, host.target, self.persister));
         let mut files = world.into_files();
         let (done, what) = match host.options.ephemeral {
             true => {

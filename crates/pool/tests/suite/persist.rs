@@ -6,6 +6,9 @@ use rackpool::daemon::{DaemonOptions, DaemonServer};
 use rackpool::{
     CasOutcome, Durability, GAddr, Handle, LockMode, LockOptions, Options, Placement, Pool, RackId,
 };
+use rackpool_core::durability::{PMEM_COPY_BYTES, PmemHeader};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 const PAGE: u64 = 64 << 10;
@@ -31,6 +34,32 @@ impl Stage {
         let memory = format!("pmem:{}?size=4M&pages=64K", self.path.display());
         let options = DaemonOptions::new(1, &self.cluster.master_addr(), &memory);
         self.daemon = Some(DaemonServer::start(options).unwrap());
+    }
+
+    /// What is left of it if all processes of the host end now.
+    fn cut_power(&self) -> PathBuf {
+        let left = self.path.with_extension("left");
+        std::fs::copy(&self.path, &left).unwrap();
+        let file = File::options().read(true).write(true).open(&left).unwrap();
+        let header = PmemHeader::newest(|copy| {
+            let mut bytes = [0; size_of::<PmemHeader>()];
+            file.read_exact_at(&mut bytes, copy * PMEM_COPY_BYTES).unwrap();
+            bytes
+        });
+        let header = header.unwrap();
+        assert_eq!(header.in_use, 1);
+        // Served by another boot of the host.
+        let boot = [!header.boot[0], header.boot[1]];
+        let (header, at) = PmemHeader { boot, ..header }.next();
+        file.write_all_at(&header.to_bytes(), at).unwrap();
+        left
+    }
+
+    /// The host boots with that.
+    fn boot_with(&mut self, left: PathBuf) {
+        self.daemon.take().unwrap().stop();
+        std::fs::rename(left, &self.path).unwrap();
+        self.start_daemon();
     }
 
     fn handle(&self, rack: u16, durability: Durability) -> Handle {
@@ -123,6 +152,45 @@ fn another_racks_writes_are_made_durable_by_the_home_and_are_there_after_a_resta
     let before_word = 104..2 * PAGE as usize;
     assert_eq!(found[before_word.clone()], bytes[before_word]);
     near.free(addr, 3 * PAGE).unwrap();
+}
+
+#[test]
+fn after_a_loss_of_power_the_pages_are_there_and_locks_sessions_and_slots_are_free() {
+    let mut stage = Stage::start("power");
+    let mut far = stage.handle(0, Durability::Flush);
+    let mut near = stage.handle(1, Durability::Flush);
+    let [first, second] = [&mut far, &mut near].map(|handle| {
+        let addr = handle.alloc(PAGE, Placement::Rack(RackId(1))).unwrap();
+        handle.write(addr, b"kept").unwrap();
+        handle.persist(addr, 4).unwrap();
+        addr
+    });
+    let guards = [
+        far.lock(second, LockMode::Write, LockOptions::range(64)).unwrap(),
+        near.lock(first, LockMode::Write, LockOptions::range(64)).unwrap(),
+    ];
+    let left = stage.cut_power();
+    for (handle, guard) in [&mut far, &mut near].into_iter().zip(guards) {
+        handle.unlock(guard).unwrap();
+    }
+    drop(near);
+    stage.boot_with(left);
+    let mut near = stage.handle(1, Durability::Flush);
+    for handle in [&mut far, &mut near] {
+        for addr in [first, second] {
+            let mut found = [0; 4];
+            handle.read(addr, &mut found).unwrap();
+            assert_eq!(&found, b"kept");
+            let guard = handle.lock(addr, LockMode::Write, LockOptions::range(64)).unwrap();
+            handle.unlock(guard).unwrap();
+        }
+    }
+    let stats = near.admin().pool_stats().unwrap();
+    let rack = stats.racks.iter().find(|rack| rack.rack == RackId(1));
+    let rack = rack.and_then(|rack| rack.daemon.as_ref()).unwrap();
+    assert_eq!((rack.slots_used, rack.remote_sessions, rack.locks_held), (1, 1, 0), "{rack:?}");
+    far.free(first, PAGE).unwrap();
+    near.free(second, PAGE).unwrap();
 }
 
 #[test]

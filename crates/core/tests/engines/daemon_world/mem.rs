@@ -48,15 +48,20 @@ impl Fuse {
 
 pub struct TestMem {
     words: Vec<Cell<u64>>,
-    backed: RefCell<Vec<bool>>,
+    backed: Vec<Cell<bool>>,
+    /// Blocks in which something was stored ever, by any means.
+    touched: Vec<Cell<bool>>,
     fuse: Rc<Fuse>,
     /// What another process stores where, right after the next load from there.
     pub meanwhile: Cell<Option<(u64, u64)>>,
     /// By number of word, if the memory persists: what is not certain to be durable.
     unsaved: RefCell<Option<BTreeMap<usize, Unsaved>>>,
     durability: Cell<Durability>,
+    pub domain: Cell<PersistenceDomain>,
     /// What is told of all that happens.
     recorder: RefCell<Option<StoreRecorder>>,
+    /// What words held, by their number, if all that happens is to be undone.
+    undo: RefCell<Option<Vec<(usize, u64)>>>,
 }
 
 struct Unsaved {
@@ -81,12 +86,15 @@ impl TestMem {
         let blocks = bytes.div_ceil(BLOCK_BYTES) as usize;
         TestMem {
             words: vec![Cell::new(0); bytes as usize / 8],
-            backed: RefCell::new(vec![backed; blocks]),
+            backed: vec![Cell::new(backed); blocks],
+            touched: vec![Cell::new(false); blocks],
             fuse: fuse.clone(),
             meanwhile: Cell::new(None),
             unsaved: RefCell::new(None),
             durability: Cell::new(Durability::None),
+            domain: Cell::new(PersistenceDomain::Adr),
             recorder: RefCell::new(None),
+            undo: RefCell::new(None),
         }
     }
 
@@ -97,12 +105,35 @@ impl TestMem {
         *self.recorder.borrow_mut() = Some(recorder);
     }
 
-    /// Backed as a whole, with these bytes.
-    pub(super) fn fill(&self, bytes: &[u8]) {
-        self.backed.borrow_mut().fill(true);
-        for (word, bytes) in self.words.iter().zip(bytes.chunks_exact(8)) {
+    /// Backed as a whole and as it was before the last call, for what can be undone from now on.
+    pub(super) fn undo(&self) {
+        self.backed.iter().for_each(|backed| backed.set(true));
+        let undone = self.undo.borrow_mut().replace(Vec::new()).unwrap_or_default();
+        undone.into_iter().rev().for_each(|(word, old)| self.words[word].set(old));
+    }
+
+    /// As another process would, and nothing undoes it.
+    pub(super) fn fill(&self, offset: u64, bytes: &[u8]) {
+        if bytes.iter().any(|byte| *byte != 0) {
+            let blocks = offset / BLOCK_BYTES..(offset + bytes.len() as u64).div_ceil(BLOCK_BYTES);
+            blocks.for_each(|block| self.touched[block as usize].set(true));
+        }
+        let words = &self.words[offset as usize / 8..];
+        for (word, bytes) in words.iter().zip(bytes.chunks_exact(8)) {
             word.set(u64::from_le_bytes(bytes.try_into().unwrap()));
         }
+    }
+
+    /// Stores a word, whatever it means.
+    fn put(&self, offset: u64, value: u64) -> u64 {
+        self.touched[(offset / BLOCK_BYTES) as usize].set(true);
+        let old = self.word(offset).replace(value);
+        if old != value
+            && let Some(undo) = &mut *self.undo.borrow_mut()
+        {
+            undo.push((offset as usize / 8, old));
+        }
+        old
     }
 
     fn told(&self, tell: impl FnOnce(&StoreRecorder)) {
@@ -126,7 +157,7 @@ impl TestMem {
     }
 
     fn change(&self, offset: u64, value: u64) {
-        let old = self.word(offset).replace(value);
+        let old = self.put(offset, value);
         self.told(|recorder| recorder.store(offset, value));
         if let Some(unsaved) = &mut *self.unsaved.borrow_mut()
             && old != value
@@ -147,8 +178,21 @@ impl TestMem {
     fn word(&self, offset: u64) -> &Cell<u64> {
         assert_eq!(offset % 8, 0, "misaligned word at {offset}");
         let block = (offset / BLOCK_BYTES) as usize;
-        assert!(self.backed.borrow()[block], "SIGBUS at {offset}");
+        assert!(self.backed[block].get(), "SIGBUS at {offset}");
         &self.words[offset as usize / 8]
+    }
+
+    /// Whether there may be anything but zeros in a block, which is backed.
+    fn is_touched(&self, offset: u64) -> bool {
+        let block = (offset / BLOCK_BYTES) as usize;
+        assert!(self.backed[block].get(), "SIGBUS at {offset}");
+        self.touched[block].get()
+    }
+
+    /// Whole words, backed or not.
+    fn cells(&self, offset: u64, bytes: u64) -> &[Cell<u64>] {
+        assert_eq!((offset % 8, bytes % 8), (0, 0), "{bytes} bytes at {offset}");
+        &self.words[offset as usize / 8..][..bytes as usize / 8]
     }
 
     /// Reads without a care for backing, as a test.
@@ -158,7 +202,7 @@ impl TestMem {
 
     /// Writes without the fuse, as another process, and durably.
     pub fn poke(&self, offset: u64, value: u64) {
-        self.word(offset).set(value);
+        self.put(offset, value);
         self.save(offset, 8);
     }
 
@@ -171,13 +215,13 @@ impl TestMem {
     }
 
     pub fn backed_bytes(&self) -> u64 {
-        self.backed.borrow().iter().filter(|backed| **backed).count() as u64 * BLOCK_BYTES
+        self.backed.iter().filter(|backed| backed.get()).count() as u64 * BLOCK_BYTES
     }
 
     pub(super) fn back(&self, offset: u64, bytes: u64) -> u64 {
         let mut new = 0;
         for block in offset / BLOCK_BYTES..(offset + bytes).div_ceil(BLOCK_BYTES) {
-            let was = std::mem::replace(&mut self.backed.borrow_mut()[block as usize], true);
+            let was = self.backed[block as usize].replace(true);
             new += u64::from(!was);
         }
         new
@@ -187,12 +231,18 @@ impl TestMem {
         assert_eq!((offset % BLOCK_BYTES, bytes % BLOCK_BYTES), (0, 0));
         let mut gone = 0;
         for block in offset / BLOCK_BYTES..(offset + bytes) / BLOCK_BYTES {
-            let was = std::mem::replace(&mut self.backed.borrow_mut()[block as usize], false);
+            let was = self.backed[block as usize].replace(false);
             gone += u64::from(was);
         }
-        self.words[offset as usize / 8..(offset + bytes) as usize / 8]
-            .iter()
-            .for_each(|word| word.set(0));
+        let words = offset as usize / 8..(offset + bytes) as usize / 8;
+        for (word, cell) in words.clone().zip(&self.words[words]) {
+            let old = cell.replace(0);
+            if old != 0
+                && let Some(undo) = &mut *self.undo.borrow_mut()
+            {
+                undo.push((word, old));
+            }
+        }
         self.save(offset, bytes);
         self.told(|recorder| {
             recorder.zero(offset, bytes);
@@ -222,7 +272,7 @@ impl Mem for TestMem {
         let value = self.word(offset).get();
         if let Some((at, new)) = self.meanwhile.get().filter(|(at, _)| *at == offset) {
             self.meanwhile.set(None);
-            self.word(at).set(new);
+            self.put(at, new);
         }
         value
     }
@@ -264,13 +314,25 @@ impl Mem for TestMem {
         }
     }
     fn zero(&self, offset: u64, bytes: u64) {
-        for word in 0..bytes / 8 {
-            // A torn zeroing: every few words is one effect.
-            if word % 16 == 0 {
-                self.fuse.burn();
+        let is_told = self.recorder.borrow().is_some();
+        // A torn zeroing: every few words is one effect.
+        for at in (offset..offset + bytes).step_by(128) {
+            self.fuse.burn();
+            let words = self.cells(at, 128.min(offset + bytes - at));
+            if is_told || self.is_touched(at) && words.iter().any(|word| word.get() != 0) {
+                (0..words.len() as u64).for_each(|word| self.change(at + 8 * word, 0));
             }
-            self.change(offset + 8 * word, 0);
         }
+    }
+    fn equal(&self, first: u64, second: u64, bytes: u64) -> bool {
+        let is_one_block = first % BLOCK_BYTES + bytes <= BLOCK_BYTES;
+        if is_one_block && first.abs_diff(second).is_multiple_of(BLOCK_BYTES) {
+            // Otherwise both are zero.
+            if !self.is_touched(first) && !self.is_touched(second) {
+                return true;
+            }
+        }
+        self.cells(first, bytes) == self.cells(second, bytes)
     }
     fn prefetch(&self, _: u64) {}
     fn fence(&self) {}
@@ -281,7 +343,7 @@ impl Persist for TestMem {
     fn domain(&self) -> PersistenceDomain {
         match self.durability.get() {
             Durability::None => PersistenceDomain::None,
-            Durability::Kept | Durability::Pretended => PersistenceDomain::Adr,
+            Durability::Kept | Durability::Pretended => self.domain.get(),
         }
     }
     fn write_back(&self, offset: u64, bytes: u64) {

@@ -19,7 +19,7 @@ pub use spill::TestSpill;
 
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::{
-    ClientId, Daemon, LocalClient, Outbox, RemoteClient, World, WriteBack, format,
+    ClientId, Daemon, LocalClient, Outbox, PersistJob, RemoteClient, World, WriteBack, format,
 };
 use rackpool_core::layout::{
     AllocationKind, BLOCK_BYTES, RegionLayout, SlotWord, frame_word, table_word,
@@ -71,6 +71,8 @@ pub struct TestWorld {
     pub replies: VecDeque<(ClientId, ReplyFrame)>,
     /// What the fabric was told to do; it is not done here.
     pub write_backs: Vec<(ClientId, WriteBack)>,
+    /// What is made durable beside the daemon, if that is done.
+    pub persists: Option<Vec<PersistJob>>,
     pub master: FakeMaster,
     /// Whether the host booted since a daemon attached.
     pub lost_power: bool,
@@ -87,11 +89,17 @@ impl TestWorld {
         let pages = PageGeometry::from_page_bytes(page_bytes).unwrap();
         let layout = RegionLayout { pages, frame_count };
         let fuse = Rc::new(Fuse::default());
+        let private = TestMem::new(layout.private_bytes(), false, &fuse);
+        let pages = TestMem::new(layout.pages_bytes(), false, &fuse);
+        TestWorld::on(layout, fuse, private, pages)
+    }
+
+    fn on(layout: RegionLayout, fuse: Rc<Fuse>, private: TestMem, pages: TestMem) -> TestWorld {
         TestWorld {
             layout,
-            private: TestMem::new(layout.private_bytes(), false, &fuse),
+            private,
             table: TestMem::new(layout.table_bytes(), true, &fuse),
-            pages: TestMem::new(layout.pages_bytes(), false, &fuse),
+            pages,
             slot: TestMem::new(BLOCK_BYTES, true, &fuse),
             fuse,
             cells: vec![0; (SLOTS_MAX * CELLS) as usize],
@@ -104,6 +112,7 @@ impl TestWorld {
             calls: VecDeque::new(),
             replies: VecDeque::new(),
             write_backs: Vec::new(),
+            persists: None,
             master: FakeMaster::default(),
             lost_power: false,
             power_seed: 0,
@@ -244,6 +253,9 @@ impl Outbox for TestWorld {
         self.fuse.burn();
         self.replies.push_back((to, job.done.clone()));
         self.write_backs.push((to, job));
+    }
+    fn persist(&mut self, job: PersistJob) -> bool {
+        self.persists.as_mut().map(|jobs| jobs.push(job)).is_some()
     }
 }
 

@@ -69,12 +69,33 @@ impl Rig {
 
     /// A rack whose daemon is not started on what a loss of power has left.
     pub fn of_image(frame_count: u32, image: &[u8]) -> Rig {
-        let mut world = TestWorld::new(frame_count);
-        let (private, pages) = image.split_at(world.private.bytes() as usize);
-        world.private.fill(private);
-        world.pages.fill(pages);
-        world.lost_power = true;
-        Rig::unstarted(world)
+        let rig = Rig::unstarted(TestWorld::new(frame_count));
+        rig.world.private.fill(0, &image[..rig.world.private.bytes() as usize]);
+        rig.world.pages.fill(0, &image[rig.world.private.bytes() as usize..]);
+        rig.after_power_loss()
+    }
+
+    /// As [`Rig::of_image`], of one that is as the last one but for these bytes of it, each within
+    /// a section.
+    pub fn of_next_image<'a>(self, changed: impl Iterator<Item = (u64, &'a [u8])>) -> Rig {
+        let TestWorld { private, pages, fuse, layout, .. } = self.world;
+        private.undo();
+        pages.undo();
+        let private_bytes = private.bytes();
+        for (offset, bytes) in changed {
+            match offset.checked_sub(private_bytes) {
+                Some(offset) => pages.fill(offset, bytes),
+                None => private.fill(offset, bytes),
+            }
+        }
+        Rig::unstarted(TestWorld::on(layout, fuse, private, pages)).after_power_loss()
+    }
+
+    fn after_power_loss(mut self) -> Rig {
+        self.world.private.undo();
+        self.world.pages.undo();
+        self.world.lost_power = true;
+        self
     }
 
     /// Attaches without a master.

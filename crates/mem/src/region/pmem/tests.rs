@@ -113,6 +113,20 @@ fn what_is_not_the_regions_own_file_is_refused() {
 }
 
 #[test]
+fn a_header_before_another_region_than_its_own_is_refused() {
+    let file = TestFile::new("parts");
+    let mut region = make(&file, SIZE);
+    region.note_attached().unwrap();
+    drop(region);
+    assert_eq!(file.header().region_id, [1, 2]);
+    drop(RegionFiles::open(&file.spec("")).unwrap());
+    file.set_header(|header| header.region_id = [3, 4]);
+    assert!(refusal(&file, "").contains("parts of different memories"));
+    file.set_header(|header| header.region_id = [0, 0]);
+    drop(RegionFiles::open(&file.spec("")).unwrap());
+}
+
+#[test]
 fn one_torn_copy_of_the_header_is_made_up_for_by_the_other() {
     let file = TestFile::new("torn");
     drop(make(&file, SIZE));
