@@ -22,6 +22,7 @@ mod inspect;
 mod interrupt;
 mod kv;
 mod kv_args;
+mod kv_behind;
 mod kv_config;
 mod kv_directives;
 mod kv_files;

@@ -55,7 +55,9 @@ pub struct PmemHeader {
     pub power_losses: u64,
     /// Dirty shutdowns of the device, plus one, when it was served last; 0 if it does not count.
     pub dirty_shutdowns: u64,
-    pub reserved: [u64; 3],
+    /// What stands behind it: 0 a region, 1 the values of a cache.
+    pub holds: u64,
+    pub reserved: [u64; 2],
     /// xxh3 of all the bytes before.
     pub checksum: u64,
 }

@@ -15,6 +15,10 @@ pub const BATCH_BYTES_ROTATIONAL: usize = 4 << 20;
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Batches that wait to be written; then items are dropped, or stores refused.
 pub const BATCHES_MAX: usize = 4;
+/// Batches that wait at which a store's owner should let its clients wait …
+pub const BATCHES_READY_MAX: usize = 2;
+/// … and at which stores are refused: less than a region, which is free at any time.
+pub const BATCHES_STORED_MAX: usize = 8;
 /// How long a batch waits for more.
 pub const FLUSH_AFTER_MS: u64 = 1000;
 /// Fewest regions: those that are kept free, one that is written, one that is emptied, and one.

@@ -52,6 +52,26 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+    /// The store behind memory has no room. Nothing changed. Retry after something was removed.
+    #[error("the store is full: {stored_bytes} bytes are in it")]
+    StoreFull {
+        /// What it holds.
+        stored_bytes: u64,
+    },
+    /// The store behind memory did not take a change. Nothing changed.
+    #[error("the store took no change: {reason}")]
+    Store {
+        /// What it said.
+        reason: String,
+    },
+    /// The store behind memory keeps strings of database 0 alone. Do not retry.
+    #[error(
+        "{what} cannot be stored: --flash and --value-tier with mode=store keep strings of database 0"
+    )]
+    NotStored {
+        /// What it was.
+        what: &'static str,
+    },
     /// The item is of another type. Do not retry.
     #[error("the value under this key is of another type")]
     WrongType,
@@ -138,6 +158,9 @@ impl Error {
             Error::OutOfMemory { .. } => "out-of-memory",
             Error::TierFull { .. } => "tier-full",
             Error::Tier { .. } => "tier",
+            Error::StoreFull { .. } => "store-full",
+            Error::Store { .. } => "store",
+            Error::NotStored { .. } => "not-stored",
             Error::WrongType => "wrong-type",
             Error::HashLost => "hash-lost",
             Error::LargeHash => "large-hash",
