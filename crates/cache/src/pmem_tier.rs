@@ -2,7 +2,7 @@
 //! memory.
 //!
 //! In: items that leave, or of a store all that change, by the cache under its locks. Out: items
-//! that come back, at once. A change is durable when somebody is to be told of it, with all that
+//! that come back, at once. A change is made durable before its client is told of it, with all that
 //! came before: by the thread that tells where that takes a fence, by one of its own where it takes
 //! a system call.
 
@@ -45,12 +45,12 @@ pub enum PmemTierError {
     /// What it holds is not these items.
     #[error(transparent)]
     Items(#[from] rackpool_flash::Error),
-    /// The system refused something.
+    /// The system refused what was tried.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// What was asked of it.
         what: &'static str,
-        /// What the system said.
+        /// What the system said then.
         source: std::io::Error,
     },
 }
@@ -164,7 +164,7 @@ impl PmemTier {
         self.seed
     }
 
-    /// Items that are there.
+    /// How many items are there.
     pub fn items(&self) -> usize {
         lock(&self.shared.items).len()
     }

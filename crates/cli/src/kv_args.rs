@@ -1,7 +1,7 @@
 //! The command `kv` as data.
 
-use crate::kv_behind::{ValueTierPlace, parse_value_tier};
 use crate::kv_flash::{FlashArgs, parse_flash};
+use crate::kv_pmem::{ValueTierPlace, parse_value_tier};
 use crate::values::{parse_listen, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;

@@ -2,8 +2,7 @@
 //! what the option says. Out: the log, and a cache with it behind its memory.
 
 use crate::failure::{Failure, Result};
-use crate::kv_behind::parse_mode;
-use crate::values::parse_size;
+use crate::values::{parse_mode, parse_size};
 use rackpool_cache::Cache;
 use rackpool_cache::flash_tier::FlashTier;
 use rackpool_flash::{Error, Flash, FlashAdmission, FlashRecovered, Options};

@@ -27,6 +27,7 @@ mod kv_config;
 mod kv_directives;
 mod kv_files;
 mod kv_flash;
+mod kv_pmem;
 mod kv_switch;
 mod kv_tiering;
 #[cfg(feature = "lab")]

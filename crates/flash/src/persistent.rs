@@ -27,7 +27,7 @@ const ALL_GONE: u32 = 3;
 const ITEM_HEAD_BYTES: usize = 32;
 /// Segments that are kept free: what lives in one that is emptied may need two.
 const FREE_SEGMENTS: u32 = 3;
-/// Fewest segments.
+/// Fewest segments of a log.
 const SEGMENTS_MIN: u64 = 16;
 const STRIDES_MAX: u64 = 256;
 /// Longest entry, as a part of a segment: so little is left at its end.

@@ -33,7 +33,7 @@ pub struct FlashOptions<'c> {
     pub memcached: Option<PathBuf>,
     /// Where files are made, which go at the end: on the device that is measured.
     pub directory: PathBuf,
-    /// Workloads; none: all.
+    /// Names of workloads; none for all.
     pub workloads: Vec<String>,
     /// Starts our server with these further words.
     pub ours: &'c mut dyn FnMut(&[&str]) -> Command,

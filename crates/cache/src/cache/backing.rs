@@ -435,6 +435,8 @@ mod tests {
     struct TestStore {
         items: Mutex<HashMap<u64, (Vec<u8>, KeptItem)>>,
         kept: Mutex<u128>,
+        is_store: bool,
+        is_full: AtomicBool,
     }
 
     impl TestStore {
@@ -444,6 +446,19 @@ mod tests {
     }
 
     impl BackingStore for TestStore {
+        fn is_store(&self) -> bool {
+            self.is_store
+        }
+
+        fn store(&self, item: &LeavingItem<'_>) -> Result<u64> {
+            // Relaxed: one thread.
+            if self.is_full.load(Ordering::Relaxed) {
+                return Err(Error::StoreFull { stored_bytes: 1 });
+            }
+            self.keep(item);
+            Ok(*self.kept.lock().unwrap() as u64)
+        }
+
         fn admits(&self, hash: u64, _: u64, _: bool) -> bool {
             !self.contains(hash)
         }
@@ -617,6 +632,52 @@ mod tests {
         cache.set_wall(0);
         assert!(cache.get(&key(number), NOW + 5, |_| ()).is_none());
         assert!(!store.contains(hash) && !cache.lies_behind(&key(number), NOW + 5));
+    }
+
+    #[test]
+    fn a_store_has_each_change_before_it_is_one_and_what_it_refuses_is_none() {
+        let store = Arc::new(TestStore { is_store: true, ..TestStore::default() });
+        let options = Options { memory: 4 << 20, ..Options::default() };
+        let behind: Arc<dyn BackingStore> = store.clone();
+        let cache = Cache::new(options).unwrap().with_backing(behind);
+        let value_of = |name: &[u8]| store.items()[&cache.hash(name)].1.clone();
+        take_last_change();
+        cache.set(b"a", b"1", 5, 0, NOW).unwrap();
+        assert_eq!((take_last_change(), take_last_change()), (1, 0));
+        cache.entry(b"a", NOW).unwrap().set_expiry(NOW + 5).unwrap();
+        let stored = value_of(b"a");
+        assert_eq!((&stored.value[..], stored.with.flags), (&b"1"[..], 5));
+        assert_ne!((stored.with.expires_at, take_last_change()), (0, 1));
+        let long = vec![7; 200_000];
+        let mut writer = cache.reserve(b"long", long.len() as u64, 0, 0, NOW).unwrap();
+        writer.write(&long);
+        assert!(!store.contains(cache.hash(b"long")));
+        writer.commit(&cache, NOW).unwrap();
+        assert_eq!(value_of(b"long").value, long);
+        // Relaxed: one thread.
+        store.is_full.store(true, Ordering::Relaxed);
+        let refused = cache.set(b"a", b"2", 0, 0, NOW);
+        assert!(matches!(refused, Err(Error::StoreFull { .. })), "{refused:?}");
+        let mut writer = cache.reserve(b"long", 100_000, 0, 0, NOW).unwrap();
+        writer.write(&long[..100_000]);
+        assert!(matches!(writer.commit(&cache, NOW), Err(Error::StoreFull { .. })));
+        assert!(cache.entry(b"a", NOW).unwrap().set_expiry(NOW + 9).is_err());
+        assert_eq!(cache.get(b"long", NOW, |item| item.len()), Some(200_000));
+        let read = |item: &Item<'_>| (item.len(), item.expires());
+        assert_eq!(cache.get(b"a", NOW, read), Some((1, NOW + 5)));
+        store.is_full.store(false, Ordering::Relaxed);
+        let other = cache.in_database(1).set(b"a", b"1", 0, 0, NOW);
+        assert!(matches!(other, Err(Error::NotStored { .. })));
+        assert!(cache.remove(b"a", NOW) && !store.contains(cache.hash(b"a")));
+        // What leaves memory is there, and comes back without a word to it.
+        for number in 0..10_000 {
+            cache.set(&key(number), &[number as u8; 1000], 0, 0, NOW).unwrap();
+        }
+        let number = first_behind(&cache, 10_000);
+        take_last_change();
+        fetch(&cache, number);
+        assert!(get(&cache, number).is_some() && take_last_change() == 0);
+        assert!((0..10_000).all(|number| store.contains(cache.hash(&key(number)))));
     }
 
     #[test]

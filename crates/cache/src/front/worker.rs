@@ -18,7 +18,6 @@ mod watchers;
 use super::clients::{ClientInfo, ClientOrigin, HeldMemory};
 use super::core::{Core, Output};
 use super::counters::Count;
-use super::jobs::Job;
 use super::session::Session;
 use super::shared::Protocol;
 use super::timer::CommandTimer;
@@ -704,12 +703,6 @@ impl Connection {
             }
             self.feed_rest(core);
         }
-    }
-
-    /// What another thread does for it.
-    pub fn job(&self) -> Option<&Arc<Job>> {
-        let commit = self.commit.as_ref().map(StoreCommit::job);
-        commit.or_else(|| self.session.job().filter(|_| self.is_waiting()))
     }
 
     /// Whether its command, which stays in what is kept, waits for another thread.

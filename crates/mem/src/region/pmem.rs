@@ -146,7 +146,7 @@ pub(super) fn open(
 /// locked.
 #[derive(Debug)]
 pub struct PmemSpace {
-    /// Holds the lock.
+    /// It holds the lock on all of it.
     _device: DaxDevice,
     pmem: Pmem,
     window: PersistentWindow,
@@ -218,7 +218,7 @@ impl PmemSpace {
         self.window.clone()
     }
 
-    /// Whether nothing was there.
+    /// Whether nothing was there before.
     pub fn is_new(&self) -> bool {
         self.is_new
     }

@@ -26,13 +26,15 @@ impl StoreCommit {
         });
         StoreCommit { job, is_lost }
     }
-
-    pub fn job(&self) -> &Arc<Job> {
-        &self.job
-    }
 }
 
 impl Connection {
+    /// What another thread does for it.
+    pub(super) fn job(&self) -> Option<&Arc<Job>> {
+        let commit = self.commit.as_ref().map(|commit| &commit.job);
+        commit.or_else(|| self.session.job().filter(|_| self.is_waiting()))
+    }
+
     /// Whether all that its client has changed is durable; if it never will be the client is told
     /// so in place of its answers.
     pub(super) fn is_durable(&mut self, core: &mut Core) -> bool {
