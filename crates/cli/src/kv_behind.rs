@@ -2,7 +2,7 @@
 //! (`--value-tier pmem:`). In: the options. Out: it, opened, and a cache before it.
 
 use crate::failure::{Failure, Result};
-use crate::kv_args::KvArgs;
+use crate::kv_args::{KvArgs, ValueTierRule};
 use crate::kv_pmem::ValueTierPlace;
 use crate::{kv_flash, kv_pmem};
 use rackpool_cache::pmem_tier::PmemTier;
@@ -75,11 +75,14 @@ impl Behind {
 
 /// Refuses what goes round what lies behind memory.
 fn refuse_beside(args: &KvArgs, is_store: bool) -> Result<()> {
-    let has_tier = matches!(args.value_tier, Some(ValueTierPlace::Nodes(_)));
+    let has_tier = args.value_tier_nodes().is_some();
+    let has_copies = args.value_tier_rule == ValueTierRule::Bandwidth;
+    let of_nodes = args.value_tier_memory.is_some() || has_copies;
     let herd = args.herd.is_some() || args.herd_listen.is_some();
     let policy = "it takes items that are evicted: give another --policy than noeviction";
     for (is_given, why) in [
         (args.policy.mode == Mode::Store, policy),
+        (of_nodes && !has_tier, "--value-tier-memory and -rule are for memory nodes"),
         (is_store && herd, "HERD does not wait until a change is durable: leave --herd out"),
         (is_store && args.pool.is_some(), "--pool keeps values elsewhere: leave it out"),
         (is_store && has_tier, "--value-tier keeps values elsewhere: leave it out"),

@@ -251,12 +251,7 @@ impl<M: Persist> PersistentItems<M> {
         })
     }
 
-    /// What was appended is found if the process dies; a loss of power may still take it.
-    pub fn write_out(&mut self) {
-        self.log.write_out();
-    }
-
-    /// Makes all changes durable.
+    /// Makes all changes durable, by one fence.
     ///
     /// # Errors
     /// [`Error::Persistent`]: none that [`PersistentItems::durable`] does not name may be

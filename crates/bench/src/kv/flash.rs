@@ -100,7 +100,7 @@ impl<'w> FlashContest<'w> {
     }
 }
 
-/// Measures.
+/// Measures all caches, one after the other.
 ///
 /// # Errors
 /// [`BenchError`]; every process that was started and every file is gone then.

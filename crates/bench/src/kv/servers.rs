@@ -190,7 +190,7 @@ pub fn memcached(program: &Path, limits: ServerLimits) -> Result<ServerProcess, 
     memcached_with(program, limits, &["-u", "nobody"])
 }
 
-/// With these further words.
+/// As [`memcached`], with these further words.
 pub fn memcached_with(
     program: &Path,
     limits: ServerLimits,

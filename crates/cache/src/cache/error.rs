@@ -55,13 +55,13 @@ pub enum Error {
     /// The store behind memory has no room. Nothing changed. Retry after something was removed.
     #[error("the store is full: {stored_bytes} bytes are in it")]
     StoreFull {
-        /// What it holds.
+        /// Bytes that it holds by now.
         stored_bytes: u64,
     },
     /// The store behind memory did not take a change. Nothing changed.
     #[error("the store took no change: {reason}")]
     Store {
-        /// What it said.
+        /// What it said of it.
         reason: String,
     },
     /// The store behind memory keeps strings of database 0 alone. Do not retry.
@@ -69,7 +69,7 @@ pub enum Error {
         "{what} cannot be stored: --flash and --value-tier with mode=store keep strings of database 0"
     )]
     NotStored {
-        /// What it was.
+        /// What was to be stored.
         what: &'static str,
     },
     /// The item is of another type. Do not retry.
