@@ -2,6 +2,10 @@
 
 /// Bytes of a region: what is written anew as one, and room is made by.
 pub const REGION_BYTES: u64 = 16 << 20;
+/// A smaller log has so many regions, so that those that are kept free are few of all …
+pub const REGIONS_WANTED: u64 = 64;
+/// … but none shorter than this, which takes the longest batch of a disk that turns.
+pub const REGION_BYTES_MIN: u64 = 6 << 20;
 /// Bytes before the first region: the superblock and its copy.
 pub const HEAD_BYTES: u64 = 64 << 10;
 /// Bytes that must be zero where a log is made: file systems have their marks there, the last one

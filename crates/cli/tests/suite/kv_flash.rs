@@ -315,7 +315,7 @@ fn what_was_closed_is_there_again_and_is_found_by_all_kinds_of_commands() {
     let mut client = Client::of(&server);
     (0..COUNT).for_each(|number| client.set(number, &number.to_string().repeat(100)));
     assert!(stat(&mut client, "flash_items") > u64::from(COUNT / 2));
-    assert_eq!(stat(&mut client, "flash_bytes") >> 20, 112);
+    assert_eq!(stat(&mut client, "flash_bytes") >> 20, 126);
     // Another process is told so.
     let words = ["kv", "--memory", "2m", "--memcached", "0", "--flash", &place];
     let (code, _, err) = told(&run(&words));
