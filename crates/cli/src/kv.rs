@@ -6,7 +6,7 @@ use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
-use crate::kv_behind::Behind;
+use crate::kv_behind::BehindMemory;
 use crate::kv_files::{check_file_system, kept_bytes, values_path};
 use crate::memory_speeds::MemorySpeeds;
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
@@ -323,11 +323,11 @@ fn cores() -> usize {
 }
 
 /// The cache, and what lies behind its memory.
-fn cache(args: &KvArgs, threads: usize) -> Result<(Cache, Option<Behind>)> {
+fn cache(args: &KvArgs, threads: usize) -> Result<(Cache, Option<BehindMemory>)> {
     // A client that chooses keys must not be able to choose their buckets as well.
     let seed = rackpool_mem::process::random_u64();
     let seed = seed.map_err(|error| Failure::io("the system's random numbers", &error))?;
-    let behind = Behind::open(args, seed)?;
+    let behind = BehindMemory::open(args, seed)?;
     let Some(behind) = behind else { return Ok((cache_in_memory(args, threads, seed)?, None)) };
     let cache = cache_in_memory(args, threads, behind.seed())?;
     Ok((behind.of(cache)?, Some(behind)))

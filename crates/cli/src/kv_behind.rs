@@ -11,14 +11,14 @@ use rackpool_flash::Flash;
 use std::sync::Arc;
 
 /// What lies behind the memory of a cache.
-pub enum Behind {
+pub enum BehindMemory {
     Flash(Arc<Flash>),
     Pmem(Arc<PmemTier>),
 }
 
-impl Behind {
+impl BehindMemory {
     /// What the options ask for, if they do; new flash has this seed.
-    pub fn open(args: &KvArgs, seed: u64) -> Result<Option<Behind>> {
+    pub fn open(args: &KvArgs, seed: u64) -> Result<Option<BehindMemory>> {
         let pmem = match &args.value_tier {
             Some(ValueTierPlace::Pmem(pmem)) => Some(pmem),
             _ => None,
@@ -34,8 +34,8 @@ impl Behind {
         };
         refuse_beside(args, is_store)?;
         match (&args.flash, pmem) {
-            (Some(flash), _) => Ok(Some(Behind::Flash(kv_flash::open(flash, seed)?))),
-            (None, Some(pmem)) => Ok(Some(Behind::Pmem(kv_pmem::open(pmem)?))),
+            (Some(flash), _) => Ok(Some(BehindMemory::Flash(kv_flash::open(flash, seed)?))),
+            (None, Some(pmem)) => Ok(Some(BehindMemory::Pmem(kv_pmem::open(pmem)?))),
             (None, None) => Ok(None),
         }
     }
@@ -43,8 +43,8 @@ impl Behind {
     /// Of the hashes of keys.
     pub fn seed(&self) -> u64 {
         match self {
-            Behind::Flash(flash) => flash.seed(),
-            Behind::Pmem(pmem) => pmem.seed(),
+            BehindMemory::Flash(flash) => flash.seed(),
+            BehindMemory::Pmem(pmem) => pmem.seed(),
         }
     }
 
@@ -56,8 +56,8 @@ impl Behind {
             return Err(Failure::new("corrupt", what).with_hint(hint));
         }
         Ok(match self {
-            Behind::Flash(flash) => kv_flash::behind(cache, flash),
-            Behind::Pmem(pmem) => {
+            BehindMemory::Flash(flash) => kv_flash::behind(cache, flash),
+            BehindMemory::Pmem(pmem) => {
                 let pmem: Arc<PmemTier> = Arc::clone(pmem);
                 cache.with_backing(pmem)
             }
@@ -67,8 +67,8 @@ impl Behind {
     /// Ends it in order, with all that it took.
     pub fn close(&self) {
         match self {
-            Behind::Flash(flash) => kv_flash::close(flash),
-            Behind::Pmem(pmem) => pmem.close(),
+            BehindMemory::Flash(flash) => kv_flash::close(flash),
+            BehindMemory::Pmem(pmem) => pmem.close(),
         }
     }
 }
