@@ -77,7 +77,8 @@ fn run(domain: PersistenceDomain, is_store: bool, steps: u64, seed: u64) -> Reco
         let half = if random.below(16) == 0 { KEYS / 2 } else { 1 };
         let key = half + random.below(KEYS / 2 - 1);
         let bytes = 8 + random.below(2500) as usize;
-        let is_removal = random.below(4) == 0;
+        // Each step changes something, so that no two leave the same.
+        let is_removal = random.below(4) == 0 && now.contains_key(&key);
         // Before it can be found.
         match is_removal {
             true => drop(now.remove(&key)),
@@ -113,7 +114,8 @@ impl RecordedRun {
                     && found.iter().all(|(key, version)| after.get(key) == Some(version))
             }
         };
-        let last = self.after.iter().rposition(is_after);
+        // Of a cache that misses an item the next step may have left it so, too.
+        let last = self.after.iter().position(is_after);
         let last = last.ok_or_else(|| format!("no step left {found:?}"))?;
         Ok((1..=last as u64).collect())
     }
