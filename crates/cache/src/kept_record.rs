@@ -1,5 +1,5 @@
-//! What a log behind a cache's memory says of an item beside key and value: its flags, its cas, when
-//! it expires by the wall clock, and two bits; and the log's errors in the cache's words.
+//! What a log behind a cache's memory says of an item beside key and value: its flags, its cas,
+//! when it expires by the wall clock, and two bits; and the log's errors in the cache's words.
 
 use crate::cache::{Error, KeptItem, KeptWith, LeavingItem};
 use rackpool_flash::{FlashItem, FlashRecord};

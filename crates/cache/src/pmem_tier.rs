@@ -1,5 +1,5 @@
-//! Items in memory that persists ([`rackpool_flash::PersistentItems`]) as what lies behind a cache's
-//! memory.
+//! Items in memory that persists ([`rackpool_flash::PersistentItems`]) as what lies behind a
+//! cache's memory.
 //!
 //! In: items that leave, or of a store all that change, by the cache under its locks. Out: items
 //! that come back, at once. A change is made durable before its client is told of it, with all that

@@ -65,9 +65,7 @@ pub enum Error {
         reason: String,
     },
     /// The store behind memory keeps strings of database 0 alone. Do not retry.
-    #[error(
-        "{what} cannot be stored: --flash and --value-tier with mode=store keep strings of database 0"
-    )]
+    #[error("{what} cannot be stored: with mode=store there are strings of database 0 alone")]
     NotStored {
         /// What was to be stored.
         what: &'static str,
