@@ -350,7 +350,7 @@ impl Flash {
     pub fn when_durable(&self, ticket: FlashTicket, told: impl FnOnce(bool) + Send + 'static) {
         let mut tail = lock(&self.shared.tail);
         tail.tell(ticket.0, Box::new(told));
-        let (written, now) = (tail.written, tail.to_tell());
+        let (written, now) = (tail.written, tail.take_told());
         drop(tail);
         self.shared.news.notify_one();
         now.into_iter().for_each(|one| one.tell(written));

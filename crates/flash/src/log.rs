@@ -77,7 +77,7 @@ impl FlashShared {
 
     /// Tells those that wait for batches.
     fn tell(&self, mut tail: MutexGuard<'_, Tail>) {
-        let (written, told) = (tail.written, tail.to_tell());
+        let (written, told) = (tail.written, tail.take_told());
         drop(tail);
         self.written.notify_all();
         told.into_iter().for_each(|one| one.tell(written));

@@ -148,7 +148,7 @@ impl Tail {
     }
 
     /// Those that are to be called now: with no lock held.
-    pub fn to_tell(&mut self) -> Vec<WrittenTold> {
+    pub fn take_told(&mut self) -> Vec<WrittenTold> {
         let is_over = self.is_closing && self.waiting() == 0 && self.open.records == 0;
         if self.is_failed || is_over {
             return std::mem::take(&mut self.waiting_for);
