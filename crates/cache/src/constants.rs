@@ -140,3 +140,5 @@ pub const SCRIPT_STACK_BYTES: usize = 8 << 20;
 pub const LONG_THREADS: usize = 4;
 /// Items of one command that come back from behind memory; what more there is is a miss.
 pub const FETCH_KEYS_MAX: usize = 128;
+/// How often those of one command are asked for, of a store.
+pub const FETCH_TRIES_MAX: u32 = 16;

@@ -1,16 +1,12 @@
 //! A flash log ([`rackpool_flash`]) as what lies behind a cache's memory.
 //!
-//! In: items that leave, by the cache under its locks. Out: items that come back, from the log's
-//! own threads. What the log says of an item beside key and value: its flags, its cas, when it
-//! expires by the wall clock, and two bits.
+//! In: items that leave, or of a store all that change, by the cache under its locks. Out: items
+//! that come back, from the log's own threads.
 
-use crate::cache::{BackingStore, FetchDone, KeptItem, KeptWith, LeavingItem};
-use rackpool_flash::{Flash, FlashItem, FlashPut, FlashRecord};
+use crate::cache::{BackingStore, DurableTold, Error, FetchDone, KeptItem, LeavingItem, Result};
+use crate::kept_record::{kept, record_of, refused};
+use rackpool_flash::{Flash, FlashFetched, FlashPut, FlashTicket};
 use std::sync::Arc;
-
-/// Of the kind of a record: as [`KeptWith::is_wall`] and [`KeptWith::has_binary_key`].
-const IS_WALL: u8 = 1;
-const HAS_BINARY_KEY: u8 = 2;
 
 /// A flash log behind a cache.
 #[derive(Debug)]
@@ -23,34 +19,46 @@ impl FlashTier {
     }
 }
 
-fn kept(item: FlashItem) -> KeptItem {
-    let FlashItem { value, flags, kind, expires, cas, version } = item;
-    let (is_wall, has_binary_key) = (kind & IS_WALL != 0, kind & HAS_BINARY_KEY != 0);
-    let with = KeptWith { flags, cas, expires_at: expires, is_wall, has_binary_key };
-    KeptItem { value, with, version }
-}
-
 impl BackingStore for FlashTier {
     fn admits(&self, hash: u64, bytes: u64, was_read: bool) -> bool {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.0.admits(hash, bytes, was_read) == FlashPut::Taken
     }
 
+    fn is_store(&self) -> bool {
+        self.0.is_store()
+    }
+
     fn keep(&self, item: &LeavingItem<'_>) {
-        let &LeavingItem { hash, key, value, with } = item;
-        let KeptWith { flags, cas, expires_at: expires, is_wall, has_binary_key } = with;
-        let is_wall = if is_wall { IS_WALL } else { 0 };
-        let kind = is_wall | if has_binary_key { HAS_BINARY_KEY } else { 0 };
         // What is dropped is counted there.
-        self.0.put_admitted(&FlashRecord { hash, key, value, flags, kind, expires, cas });
+        self.0.put_admitted(&record_of(item));
     }
 
-    fn forget(&self, hash: u64) {
-        self.0.forget(hash);
+    fn store(&self, item: &LeavingItem<'_>) -> Result<u64, Error> {
+        self.0.store(&record_of(item)).map(FlashTicket::number).map_err(refused)
     }
 
-    fn forget_all(&self) {
-        self.0.forget_all();
+    fn when_durable(&self, change: u64, told: DurableTold) {
+        self.0.when_durable(FlashTicket::of_number(change), told);
+    }
+
+    fn is_behind(&self) -> Option<u64> {
+        self.0.behind().map(FlashTicket::number)
+    }
+
+    fn forget(&self, hash: u64) -> u64 {
+        if !self.0.is_store() {
+            self.0.forget(hash);
+            return 0;
+        }
+        // Of one that has failed no change is durable any more.
+        let removed = self.0.remove(hash);
+        removed.map_or(u64::MAX, |ticket| ticket.map_or(0, FlashTicket::number))
+    }
+
+    fn forget_all(&self) -> u64 {
+        let ticket = self.0.forget_all();
+        if self.0.is_store() { ticket.number() } else { 0 }
     }
 
     fn contains(&self, hash: u64) -> bool {
@@ -63,7 +71,7 @@ impl BackingStore for FlashTier {
 
     fn fetch(&self, hash: u64, key: &[u8], told: FetchDone) {
         // Where as many wait as may it is a miss; errors are counted there.
-        let done = move |found: rackpool_flash::FlashFetched| told(found.ok().flatten().map(kept));
+        let done = move |found: FlashFetched| told(found.ok().flatten().map(kept));
         let _ = self.0.fetch(hash, key, done);
     }
 
@@ -101,6 +109,7 @@ mod tests {
     use crate::cache::{Cache, Millis, Options};
     use rackpool_flash::FlashAdmission;
     use rackpool_mem::temporary::TemporaryDir;
+    use rackpool_stats::random::Rng;
     use std::path::Path;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
@@ -190,18 +199,6 @@ mod tests {
     const KEYS: u64 = 20_000;
     const STEPS: u64 = 50_000;
 
-    /// A small generator; the same numbers each time.
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, limit: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % limit
-        }
-    }
-
     /// The version that a value has all over.
     fn version_of(value: &[u8]) -> u64 {
         let (words, _) = value.as_chunks::<8>();
@@ -232,7 +229,7 @@ mod tests {
             for index in 0..2 {
                 let (cache, versions) = (&cache, &versions);
                 scope.spawn(move || {
-                    let mut random = Random(index + 1);
+                    let mut random = Rng::new(index + 1);
                     for _ in 0..STEPS {
                         let key = random.below(KEYS / 2) * 2 + index;
                         let at = &versions[key as usize];
@@ -249,7 +246,7 @@ mod tests {
                     }
                 });
                 scope.spawn(move || {
-                    let mut random = Random(index + 11);
+                    let mut random = Rng::new(index + 11);
                     for _ in 0..STEPS {
                         let key = random.below(KEYS);
                         // Acquire: pairs with the Release above.

@@ -25,7 +25,8 @@
 //! - [`herd`]: the fast path to a cache for processes of the same host or of others.
 //! - `pool_tier` (the feature `pool-tier`), [`numa_tier`]: a pool's memory, or that of other nodes
 //!   of this host, for the cache's long values.
-//! - `flash_tier` (the feature `flash`): a file or block device for items that leave memory.
+//! - `flash_tier`, `pmem_tier` (the feature `flash`): a file or block device, or memory that
+//!   persists, for items that leave memory, or as a store.
 //! - [`clock`]: the times by which items expire.
 //!
 //! [`herd`] knows nothing of [`front`], which starts its servers and shows its counters; the cache
@@ -43,7 +44,11 @@ pub mod flash_tier;
 pub mod front;
 pub mod hashes;
 pub mod herd;
+#[cfg(feature = "flash")]
+mod kept_record;
 pub mod numa_tier;
+#[cfg(feature = "flash")]
+pub mod pmem_tier;
 #[cfg(feature = "pool-tier")]
 pub mod pool_tier;
 

@@ -462,6 +462,9 @@ pub enum BenchName {
     /// The cache's server through memcached's and Redis's protocols: rates, latencies, and what it
     /// makes of its memory
     Kv,
+    /// kv --flash: hits beside memcached's extstore and foyer (--peers), and what flash costs a
+    /// look-up that memory answers
+    Flash,
     /// A fabric by itself (--fabric tcp, shm or verbs): READ, WRITE and ECHO, alone, in and out, by
     /// size, all to all; with perftest's tools beside it on devices
     Verbs,
@@ -516,20 +519,21 @@ pub struct BenchArgs {
     #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_page,
           default_value = "4K,64K")]
     pub pages: Vec<u64>,
-    /// Workloads (ycsb; cache: cdn, kvcache_reg, .. or all), with commas between [default: all]
+    /// Workloads (ycsb; flash; cache: cdn, kvcache_reg, .. or all), with commas between
+    /// [default: all]
     #[arg(long, value_name = "A,B,..", value_delimiter = ',')]
     pub workload: Vec<String>,
     /// Distributions (ycsb), with commas between [default: uniform,zipfian]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub distribution: Vec<String>,
-    /// Beside memcached and redis-server on the same machine (kv)
+    /// Beside memcached and redis-server (kv), memcached and foyer (flash) on the same machine
     #[arg(long)]
     pub peers: bool,
     /// This program as Redis (kv --peers), also one that is started and spoken to like it, such as
     /// Valkey [default: redis-server]
     #[arg(long, value_name = "PATH", requires = "peers")]
     pub peer_redis: Option<PathBuf>,
-    /// This program as memcached (kv --peers) [default: memcached]
+    /// This program as memcached (kv, flash --peers) [default: memcached]
     #[arg(long, value_name = "PATH", requires = "peers")]
     pub peer_memcached: Option<PathBuf>,
     /// Rows (kv), with commas between, one * each for any text; items_*, hit_* and idle_connection
@@ -541,6 +545,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "shm|tcp|verbs", num_args = 0..=1, require_equals = true,
           default_missing_value = "shm")]
     pub baselines: Option<FabricChoice>,
+    /// A folder on the device that is measured, for files that go at the end (flash)
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub directory: PathBuf,
     /// What keeping to each rule gives, in the model (pmem)
     #[arg(long)]
     pub rules: bool,

@@ -6,11 +6,12 @@ use crate::args::PoolArgs;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::kv_args::{KvArgs, Tiering, ValueTierRule};
+use crate::kv_behind::BehindMemory;
 use crate::kv_files::{check_file_system, kept_bytes, values_path};
 use crate::memory_speeds::MemorySpeeds;
 use crate::servers::{few_descriptors, say_ready, wait_for_end};
 use crate::tiers_advise::Query;
-use crate::{kv_config, kv_flash, kv_switch, kv_tiering, tiers, tiers_advise};
+use crate::{kv_config, kv_switch, kv_tiering, tiers, tiers_advise};
 use rackpool_cache::front::{
     ListenConfig, Server, Settings, StartError, Tls, check_socket, read_password, read_users,
 };
@@ -23,7 +24,6 @@ use rackpool_cache::{
 };
 use rackpool_fabric::FabricError;
 use rackpool_fabric::secret::Secret;
-use rackpool_flash::Flash;
 use rackpool_mem::memory::HostMemory;
 use rackpool_mem::numa::{GRAIN_BYTES_MAX, NumaError, Placement};
 use rackpool_stats::format::Unit;
@@ -64,7 +64,7 @@ fn connections(args: &KvArgs) -> u64 {
 /// Refuses memory that this host cannot ever give, since the system would end the process when it
 /// fills, and warns of what it cannot give now. Whether it has more than that to give now.
 fn check_memory(args: &KvArgs) -> Result<bool> {
-    let tier = args.value_tier.as_ref().map_or(0, |_| value_tier_bytes(args));
+    let tier = args.value_tier_nodes().map_or(0, |_| value_tier_bytes(args));
     let has_copies = args.value_tier_rule == ValueTierRule::Bandwidth;
     let copies = if has_copies { copy_bytes(args) } else { 0 };
     let tier = tier.saturating_add(far_bytes(args));
@@ -185,7 +185,7 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     check_addresses(args)?;
     let advice_query = advice_query(args)?;
     // Last, since it may make a file.
-    let (cache, flash) = cache(args, threads)?;
+    let (cache, behind) = cache(args, threads)?;
     let settings = Settings {
         threads,
         connections_max: args.max_connections as usize,
@@ -226,8 +226,8 @@ fn serve(args: &KvArgs, why_tiering: Option<&str>) -> Result<()> {
     let why = wait_for_end(Some(server.end_event()), shutdown, args.exit_with_parent)?;
     info!(target: "kv", "{why}: stopping");
     server.stop();
-    if let Some(flash) = flash {
-        kv_flash::close(&flash);
+    if let Some(behind) = behind {
+        behind.close();
     }
     if let Some((code, reason)) = server.failure() {
         return Err(Failure::new(code, reason));
@@ -323,18 +323,14 @@ fn cores() -> usize {
 }
 
 /// The cache, and what lies behind its memory.
-fn cache(args: &KvArgs, threads: usize) -> Result<(Cache, Option<Arc<Flash>>)> {
+fn cache(args: &KvArgs, threads: usize) -> Result<(Cache, Option<BehindMemory>)> {
     // A client that chooses keys must not be able to choose their buckets as well.
     let seed = rackpool_mem::process::random_u64();
     let seed = seed.map_err(|error| Failure::io("the system's random numbers", &error))?;
-    let Some(flash) = &args.flash else { return Ok((cache_in_memory(args, threads, seed)?, None)) };
-    if args.policy.mode == Mode::Store {
-        let why = "--flash takes items that are evicted: give another --policy than noeviction";
-        return Err(Failure::usage(why));
-    }
-    let flash = kv_flash::open(flash, seed)?;
-    let cache = cache_in_memory(args, threads, flash.seed())?;
-    Ok((kv_flash::behind(cache, &flash)?, Some(flash)))
+    let behind = BehindMemory::open(args, seed)?;
+    let Some(behind) = behind else { return Ok((cache_in_memory(args, threads, seed)?, None)) };
+    let cache = cache_in_memory(args, threads, behind.seed())?;
+    Ok((behind.of(cache)?, Some(behind)))
 }
 
 fn cache_in_memory(args: &KvArgs, threads: usize, seed: u64) -> Result<Cache> {
@@ -373,7 +369,7 @@ fn cache_in_memory(args: &KvArgs, threads: usize, seed: u64) -> Result<Cache> {
     // With a tier it is a limit of what lies there.
     let max_value = if has_tier(args) { 0 } else { max_value };
     let options = Options { partitions, max_value, ..options };
-    let tier_config = args.value_tier.as_ref().map(|nodes| value_tier(nodes, args)).transpose()?;
+    let tier_config = args.value_tier_nodes().map(|nodes| value_tier(nodes, args)).transpose()?;
     let Some(path) = &args.warm else {
         let cache = Cache::new(options).map_err(failure)?;
         return match (&args.pool, &tier_config) {
@@ -402,7 +398,7 @@ fn cache_in_memory(args: &KvArgs, threads: usize, seed: u64) -> Result<Cache> {
 
 /// Into how many partitions all of it is divided, so that the longest value has room.
 fn divided(args: &KvArgs, threads: u32, options: &Options) -> Result<Division> {
-    let tier_bytes = match (&args.pool, &args.value_tier) {
+    let tier_bytes = match (&args.pool, args.value_tier_nodes()) {
         (None, None) => None,
         (Some(_), _) => Some(args.pool_memory.unwrap_or(args.memory)),
         (None, Some(_)) => Some(value_tier_bytes(args)),
@@ -513,7 +509,7 @@ fn no_memory(error: NumaError) -> Failure {
 }
 
 fn has_tier(args: &KvArgs) -> bool {
-    args.pool.is_some() || args.value_tier.is_some()
+    args.pool.is_some() || args.value_tier_nodes().is_some()
 }
 
 fn value_tier_bytes(args: &KvArgs) -> u64 {

@@ -1,6 +1,7 @@
 //! The command `kv` as data.
 
 use crate::kv_flash::{FlashArgs, parse_flash};
+use crate::kv_pmem::{ValueTierPlace, parse_value_tier};
 use crate::values::{parse_listen, parse_size};
 use clap::{ArgGroup, Args, ValueEnum};
 use rackpool::FabricChoice;
@@ -118,8 +119,13 @@ tier_bytes_read.
 With --flash items that are evicted go to a file or a block device, if they were read or leave once
 more, and come back when they are asked for: the command waits for them, other clients do not. So
 they do after a restart and after a kill; what was changed, removed or flushed does not. Strings of
-database 0 alone; within MULTI, in scripts and by HERD only what is in memory is found. A PATH.gone
-beside the file says what is gone. stats and INFO have flash_items and more.
+database 0 alone; by HERD, and by a script of keys that it was not told, only what is in memory is
+found. A PATH.gone beside the file says what is gone. stats and INFO have flash_items and more.
+With &mode=store nothing is lost: all items are there, --memory has those that are used, and each
+change is answered when it is durable, together with those of other clients. Full is an error; so
+are hashes, other databases, scripts, SCAN, KEYS, DBSIZE and SWAPDB, and HERD at the start.
+--value-tier pmem:PATH?size=BYTES is the same in memory that persists: a devdax, a file of a DAX
+file system, or any file (msync). What a cache has there is right after a power cut, too.
 Where the machine has memory nodes without processors, as those of CXL memory are, --tiering data is
 the default (--tiering dram: not), with as much memory there if they have it to give, and a --warm
 file was not made without; the log says so at the start.
@@ -304,9 +310,11 @@ pub struct KvArgs {
     #[arg(long, requires = "profile")]
     pub advise: bool,
     /// Long values come from these memory nodes, index, keys and short values from where the cache
-    /// is
-    #[arg(long, value_name = "NODES", conflicts_with = "pool", group = "tier")]
-    pub value_tier: Option<Placement>,
+    /// is; or pmem:PATH?size=BYTES: as --flash, in memory that persists [domain: &domain=, else as
+    /// the system says]
+    #[arg(long, value_name = "NODES|pmem:PATH?size=BYTES", conflicts_with = "pool", group = "tier",
+          value_parser = parse_value_tier)]
+    pub value_tier: Option<ValueTierPlace>,
     /// Memory that values may take there [default: as much as --memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "value_tier")]
     pub value_tier_memory: Option<u64>,
@@ -321,7 +329,8 @@ pub struct KvArgs {
     #[arg(long, value_name = "BYTES", value_parser = parse_size, requires = "tier")]
     pub value_tier_near: Option<u64>,
     /// Items that leave memory go to this file or block device and come back when they are asked
-    /// for; with &admit=all also those that were never asked for. Its index takes memory beside
+    /// for; with &admit=all also those that were never asked for. With &mode=store it has all
+    /// items, and a change is answered when it is durable there. Its index takes memory beside
     /// --memory, 14 MiB a GiB (less by &index=BYTES)
     #[arg(long, value_name = "PATH?size=BYTES", value_parser = parse_flash)]
     pub flash: Option<FlashArgs>,
@@ -382,6 +391,16 @@ pub struct KvArgs {
     /// End when standard input ends
     #[arg(long, hide = true)]
     pub exit_with_parent: bool,
+}
+
+impl KvArgs {
+    /// The memory nodes for long values.
+    pub fn value_tier_nodes(&self) -> Option<&Placement> {
+        match &self.value_tier {
+            Some(ValueTierPlace::Nodes(nodes)) => Some(nodes),
+            _ => None,
+        }
+    }
 }
 
 /// A policy and its name.

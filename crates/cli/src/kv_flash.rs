@@ -2,7 +2,7 @@
 //! what the option says. Out: the log, and a cache with it behind its memory.
 
 use crate::failure::{Failure, Result};
-use crate::values::parse_size;
+use crate::values::{parse_mode, parse_size};
 use rackpool_cache::Cache;
 use rackpool_cache::flash_tier::FlashTier;
 use rackpool_flash::{Error, Flash, FlashAdmission, FlashRecovered, Options};
@@ -16,6 +16,8 @@ use tracing::{info, warn};
 pub struct FlashArgs {
     path: PathBuf,
     bytes: u64,
+    /// Whether it has all items, and a change is answered when it is durable.
+    pub is_store: bool,
     /// Also items that leave for the first time and were never asked for.
     admits_all: bool,
     /// Memory of its index; 0: what fits.
@@ -23,12 +25,17 @@ pub struct FlashArgs {
 }
 
 pub fn parse_flash(text: &str) -> Result<FlashArgs, String> {
-    let wrong = || format!("`{text}` is not PATH?size=BYTES[&admit=all|again][&index=BYTES]");
+    let wrong = || {
+        format!(
+            "`{text}` is not PATH?size=BYTES[&mode=cache|store][&admit=all|again][&index=BYTES]"
+        )
+    };
     let (path, options) = text.rsplit_once('?').ok_or_else(wrong)?;
-    let (mut bytes, mut admits_all, mut index_bytes) = (None, false, 0);
+    let (mut bytes, mut admits_all, mut index_bytes, mut is_store) = (None, false, 0, false);
     for option in options.split('&') {
         match option.split_once('=').ok_or_else(wrong)? {
             ("size", value) => bytes = Some(parse_size(value)?),
+            ("mode", value) => is_store = parse_mode(value).ok_or_else(wrong)?,
             ("admit", "all") => admits_all = true,
             ("admit", "again") => admits_all = false,
             ("index", value) => index_bytes = parse_size(value)?,
@@ -36,14 +43,15 @@ pub fn parse_flash(text: &str) -> Result<FlashArgs, String> {
         }
     }
     let bytes = bytes.filter(|_| !path.is_empty()).ok_or_else(wrong)?;
-    Ok(FlashArgs { path: path.into(), bytes, admits_all, index_bytes })
+    Ok(FlashArgs { path: path.into(), bytes, is_store, admits_all, index_bytes })
 }
 
 /// Opens the log, or makes it; reads all of it. A new one has this seed.
 pub fn open(args: &FlashArgs, seed: u64) -> Result<Arc<Flash>> {
     let admission = FlashAdmission { rejects_first: !args.admits_all, ..FlashAdmission::default() };
     let options = Options::new(&args.path, args.bytes);
-    let options = Options { admission, seed, index_bytes: args.index_bytes, ..options };
+    let (is_store, index_bytes) = (args.is_store, args.index_bytes);
+    let options = Options { is_store, admission, seed, index_bytes, ..options };
     let (flash, found) = Flash::open(options).map_err(failure)?;
     let FlashRecovered { is_new, is_dropped, items, dropped_regions, .. } = found;
     let path = args.path.display();
@@ -64,13 +72,8 @@ pub fn open(args: &FlashArgs, seed: u64) -> Result<Arc<Flash>> {
 }
 
 /// A cache with the log behind its memory.
-pub fn behind(cache: Cache, flash: &Arc<Flash>) -> Result<Cache> {
-    if cache.options().seed != flash.seed() {
-        let what = "--warm and --flash name files that were not made together";
-        let hint = "name another --warm file, or remove it to start with an empty one";
-        return Err(Failure::new("corrupt", what).with_hint(hint));
-    }
-    Ok(cache.with_backing(Arc::new(FlashTier::new(Arc::clone(flash)))))
+pub fn behind(cache: Cache, flash: &Arc<Flash>) -> Cache {
+    cache.with_backing(Arc::new(FlashTier::new(Arc::clone(flash))))
 }
 
 /// Ends the log in order, and says what it has done.
@@ -108,12 +111,15 @@ mod tests {
         let wanted = FlashArgs {
             path: "/flash/a?b".into(),
             bytes: 8 << 30,
+            is_store: false,
             admits_all: false,
             index_bytes: 0,
         };
         assert_eq!(plain, wanted);
         let more = parse_flash("/flash/a?b?size=8G&admit=all&index=1M").unwrap();
-        assert_eq!(more, FlashArgs { admits_all: true, index_bytes: 1 << 20, ..wanted });
+        assert_eq!(more, FlashArgs { admits_all: true, index_bytes: 1 << 20, ..wanted.clone() });
+        let store = parse_flash("/flash/a?b?size=8G&mode=store").unwrap();
+        assert_eq!(store, FlashArgs { is_store: true, ..wanted });
         for wrong in ["a", "a?", "a?size", "a?size=x", "?size=1G", "a?admit=all", "a?size=1G&b=c"] {
             assert!(parse_flash(wrong).is_err(), "{wrong}");
         }

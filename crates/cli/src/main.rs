@@ -22,10 +22,12 @@ mod inspect;
 mod interrupt;
 mod kv;
 mod kv_args;
+mod kv_behind;
 mod kv_config;
 mod kv_directives;
 mod kv_files;
 mod kv_flash;
+mod kv_pmem;
 mod kv_switch;
 mod kv_tiering;
 #[cfg(feature = "lab")]

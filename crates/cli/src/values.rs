@@ -73,3 +73,12 @@ pub fn parse_spill(text: &str) -> Result<String, String> {
     let plain = |error: String| error.strip_prefix("memory: ").unwrap_or(&error).to_owned();
     spec.map(|_| text.to_owned()).map_err(|error| plain(error.to_string()))
 }
+
+/// Whether a mode is that of a store.
+pub fn parse_mode(word: &str) -> Option<bool> {
+    match word {
+        "cache" => Some(false),
+        "store" => Some(true),
+        _ => None,
+    }
+}

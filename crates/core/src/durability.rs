@@ -57,7 +57,8 @@ pub struct PmemHeader {
     pub dirty_shutdowns: u64,
     /// Identity of the region behind it, once a daemon has attached to it; 0 before.
     pub region_id: [u64; 2],
-    pub reserved: u64,
+    /// What stands behind it: 0 a region, 1 the values of a cache.
+    pub holds: u64,
     /// xxh3 of all the bytes before.
     pub checksum: u64,
 }

@@ -20,11 +20,12 @@ impl Default for FlashAdmission {
 
 /// Items that have left memory lately: a part of the hash of the last one in each slot.
 #[derive(Debug)]
-pub(crate) struct Ghosts(Box<[AtomicU32]>);
+pub struct FlashGhosts(Box<[AtomicU32]>);
 
-impl Ghosts {
-    pub fn new(count: u64) -> Ghosts {
-        Ghosts((0..count.max(1)).map(|_| AtomicU32::new(0)).collect())
+impl FlashGhosts {
+    /// With so many slots of 4 bytes.
+    pub fn new(count: u64) -> FlashGhosts {
+        FlashGhosts((0..count.max(1)).map(|_| AtomicU32::new(0)).collect())
     }
 
     /// Notes that it leaves; whether it has before.
@@ -37,7 +38,8 @@ impl Ghosts {
 }
 
 impl FlashAdmission {
-    pub(crate) fn admits(self, ghosts: &Ghosts, hash: u64, bytes: usize, was_read: bool) -> bool {
+    /// Whether an item of so many bytes that leaves is taken; notes that it leaves.
+    pub fn admits(self, ghosts: &FlashGhosts, hash: u64, bytes: usize, was_read: bool) -> bool {
         (self.min_bytes..=self.max_bytes).contains(&bytes)
             && (!self.rejects_first || was_read || ghosts.has_left(hash))
     }
@@ -49,7 +51,7 @@ mod tests {
 
     #[test]
     fn an_item_is_admitted_when_it_leaves_again_or_was_read_and_is_neither_short_nor_long() {
-        let ghosts = Ghosts::new(1000);
+        let ghosts = FlashGhosts::new(1000);
         let by_size = FlashAdmission { min_bytes: 10, max_bytes: 20, ..FlashAdmission::default() };
         assert!(!by_size.admits(&ghosts, 1 << 60, 15, false));
         assert!(by_size.admits(&ghosts, 1 << 60, 15, false));

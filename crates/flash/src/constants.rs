@@ -2,6 +2,10 @@
 
 /// Bytes of a region: what is written anew as one, and room is made by.
 pub const REGION_BYTES: u64 = 16 << 20;
+/// A smaller log has so many regions, so that those that are kept free are few of all …
+pub const REGIONS_WANTED: u64 = 64;
+/// … but none shorter than this, which takes the longest batch of a disk that turns.
+pub const REGION_BYTES_MIN: u64 = 6 << 20;
 /// Bytes before the first region: the superblock and its copy.
 pub const HEAD_BYTES: u64 = 64 << 10;
 /// Bytes that must be zero where a log is made: file systems have their marks there, the last one
@@ -15,6 +19,10 @@ pub const BATCH_BYTES_ROTATIONAL: usize = 4 << 20;
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Batches that wait to be written; then items are dropped, or stores refused.
 pub const BATCHES_MAX: usize = 4;
+/// Batches that wait at which a store's owner should let its clients wait …
+pub const BATCHES_READY_MAX: usize = 2;
+/// … and at which stores are refused: less than a region, which is free at any time.
+pub const BATCHES_STORED_MAX: usize = 8;
 /// How long a batch waits for more.
 pub const FLUSH_AFTER_MS: u64 = 1000;
 /// Fewest regions: those that are kept free, one that is written, one that is emptied, and one.

@@ -1,5 +1,6 @@
 //! What goes wrong at a flash log.
 
+use rackpool_core::persist::log::LogError;
 use std::io;
 
 /// Of calls of this crate.
@@ -47,6 +48,9 @@ pub enum Error {
         /// Bytes of records that live.
         bytes: u64,
     },
+    /// Memory that persists did not make something durable, or holds no log.
+    #[error(transparent)]
+    Persistent(LogError),
     /// The device takes no more writes: all regions that were tried have failed.
     #[error("the device takes no writes any more: {retired} regions have failed")]
     Failed { retired: u64 },

@@ -1,9 +1,9 @@
 //! A flash log as its owner sees it: what goes to it, what is gone, what is asked for.
 
-use crate::admission::{FlashAdmission, Ghosts};
+use crate::admission::{FlashAdmission, FlashGhosts};
 use crate::constants::{
-    FETCH_BATCH, FETCH_THREADS, FETCH_THREADS_WAITING, FREE_REGIONS, HEAD_BYTES, RECORD_BYTES_MAX,
-    STORE_PERCENT,
+    BATCHES_MAX, BATCHES_READY_MAX, BATCHES_STORED_MAX, FETCH_BATCH, FETCH_THREADS,
+    FETCH_THREADS_WAITING, FREE_REGIONS, HEAD_BYTES, RECORD_BYTES_MAX, STORE_PERCENT,
 };
 use crate::device::FlashDevice;
 use crate::error::{Error, Result};
@@ -39,6 +39,17 @@ pub enum FlashPut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlashTicket(u64);
 
+impl FlashTicket {
+    /// Grows from store to store.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    pub fn of_number(number: u64) -> FlashTicket {
+        FlashTicket(number)
+    }
+}
+
 /// A log of items on a file or block device. Several threads use it at once; of one hash only one
 /// thread at a time puts, stores, removes or forgets.
 #[derive(Debug)]
@@ -47,7 +58,7 @@ pub struct Flash {
     fetches: Arc<FetchQueue>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     admission: FlashAdmission,
-    ghosts: Ghosts,
+    ghosts: FlashGhosts,
     seed: u64,
     index_bytes: u64,
 }
@@ -118,7 +129,7 @@ impl Flash {
             fetches: Arc::default(),
             threads: Mutex::default(),
             admission: options.admission,
-            ghosts: Ghosts::new(options.index_bytes / 16),
+            ghosts: FlashGhosts::new(options.index_bytes / 16),
             seed: superblock.seed,
             index_bytes: options.index_bytes,
         };
@@ -178,7 +189,9 @@ impl Flash {
             return FlashPut::Kept;
         }
         let fits = bytes <= RECORD_BYTES_MAX - RECORD_HEADER_BYTES - RECORD_ALIGN;
-        if !fits || !self.admission.admits(&self.ghosts, hash, bytes, was_read) {
+        // While there is room for all nothing goes for it.
+        let has_room = self.shared.emptied() == 0;
+        if !fits || !self.admission.admits(&self.ghosts, hash, bytes, was_read || has_room) {
             counters.refused.add(1);
             return FlashPut::Refused;
         }
@@ -192,7 +205,7 @@ impl Flash {
     pub fn put_admitted(&self, record: &FlashRecord<'_>) -> FlashPut {
         let (counters, bytes) = (&self.shared.counters, record.bytes());
         assert!(bytes <= RECORD_BYTES_MAX, "{bytes} bytes are not admitted");
-        let Ok(mut tail) = self.tail_for_more() else {
+        let Ok(mut tail) = self.tail_for_more(BATCHES_MAX) else {
             counters.dropped.add(1);
             return FlashPut::Dropped;
         };
@@ -222,12 +235,12 @@ impl Flash {
     }
 
     /// The tail, with room for more, after what was forgotten.
-    fn tail_for_more(&self) -> Result<MutexGuard<'_, Tail>> {
+    fn tail_for_more(&self, batches_max: usize) -> Result<MutexGuard<'_, Tail>> {
         let mut tail = lock(&self.shared.tail);
         if tail.is_failed || tail.is_closing {
             return Err(Error::Failed { retired: self.shared.counters.retired.get() });
         }
-        if tail.is_full() {
+        if tail.is_full(batches_max) {
             return Err(Error::Busy { waiting: tail.waiting() });
         }
         tail.take_forgotten(&lock(&self.shared.journal));
@@ -249,13 +262,19 @@ impl Flash {
         was_there
     }
 
-    /// As [`Flash::forget`] of all items.
-    pub fn forget_all(&self) {
+    /// As [`Flash::forget`] of all items; of a store durable after [`Flash::wait`].
+    pub fn forget_all(&self) -> FlashTicket {
         let mut tail = lock(&self.shared.tail);
         let mut journal = lock(&self.shared.journal);
         self.shared.index.clear();
         journal.add_all();
         tail.take_forgotten(&journal);
+        FlashTicket(tail.last_number())
+    }
+
+    /// Whether nothing may be lost.
+    pub fn is_store(&self) -> bool {
+        self.shared.is_store
     }
 
     /// Stores an item; durable after [`Flash::wait`].
@@ -272,7 +291,7 @@ impl Flash {
             return Err(Error::TooLarge { bytes, max_bytes: RECORD_BYTES_MAX });
         }
         let header = record.header(RecordKind::Item);
-        let mut tail = self.tail_for_more()?;
+        let mut tail = self.tail_for_more(BATCHES_STORED_MAX)?;
         let (_, live_bytes) = self.shared.index.sums();
         // Those that are kept free, and the one that is emptied, hold nothing for long.
         let regions = (self.shared.is_bad.len() - FREE_REGIONS - 1) as u64;
@@ -298,7 +317,8 @@ impl Flash {
     /// If it is no store.
     pub fn remove(&self, hash: u64) -> Result<Option<FlashTicket>> {
         assert!(self.shared.is_store, "it may lose items");
-        let mut tail = self.tail_for_more()?;
+        // A few bytes, by which room comes.
+        let mut tail = self.tail_for_more(usize::MAX)?;
         if self.shared.index.remove(hash).is_none() {
             return Ok(None);
         }
@@ -323,6 +343,26 @@ impl Flash {
             tail = shared.written.wait(tail).unwrap_or_else(PoisonError::into_inner);
         }
         Ok(())
+    }
+
+    /// Has `told` called when a store or a removal is durable (`true`), or never may be. Waits for
+    /// nothing.
+    pub fn when_durable(&self, ticket: FlashTicket, told: impl FnOnce(bool) + Send + 'static) {
+        let mut tail = lock(&self.shared.tail);
+        tail.tell(ticket.0, Box::new(told));
+        let (written, now) = (tail.written, tail.take_told());
+        drop(tail);
+        self.shared.news.notify_one();
+        now.into_iter().for_each(|one| one.tell(written));
+    }
+
+    /// The store for which more should wait, as much waits to be written or room is short: one that
+    /// is durable means that room comes in a moment.
+    pub fn behind(&self) -> Option<FlashTicket> {
+        let tail = lock(&self.shared.tail);
+        let (waiting, is_tight) = (tail.waiting(), tail.is_tight);
+        let is_behind = waiting > BATCHES_READY_MAX || is_tight;
+        is_behind.then(|| FlashTicket(tail.written + u64::from(waiting > 0)))
     }
 
     /// Waits until all that was put, stored and forgotten is on the device.

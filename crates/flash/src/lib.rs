@@ -8,7 +8,8 @@
 //! - `device.rs`: what it lies on; `layout.rs`: its bytes; `index.rs`: where items are;
 //!   `journal.rs`: what is gone and not in the log yet; `tail.rs`: batches; `log.rs`: regions and
 //!   the thread that writes; `fetch.rs`: reads; `admission.rs`: what is written; `recover.rs`: how
-//!   it is opened.
+//!   it is opened;
+//!   `persistent.rs`: the same in memory that persists.
 //!
 //! An item's entry is always its owner's current value: what changes or goes in memory is forgotten
 //! here ([`Flash::forget`]) and does not come back, neither later nor after a restart, also if the
@@ -29,16 +30,18 @@ mod journal;
 mod layout;
 mod log;
 mod options;
+mod persistent;
 mod recover;
 mod stats;
 mod tail;
 
-pub use admission::FlashAdmission;
+pub use admission::{FlashAdmission, FlashGhosts};
 pub use device::FlashDevice;
 pub use error::{Error, Result};
 pub use fetch::{FlashFetched, FlashItem};
 pub use flash::{Flash, FlashPut, FlashTicket};
 pub use layout::FlashRecord;
 pub use options::Options;
+pub use persistent::PersistentItems;
 pub use recover::FlashRecovered;
 pub use stats::FlashStats;

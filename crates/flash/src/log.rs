@@ -75,6 +75,14 @@ impl FlashShared {
         self.emptied.load(Ordering::Relaxed)
     }
 
+    /// Tells those that wait for batches.
+    fn tell(&self, mut tail: MutexGuard<'_, Tail>) {
+        let (written, told) = (tail.written, tail.take_told());
+        drop(tail);
+        self.written.notify_all();
+        told.into_iter().for_each(|one| one.tell(written));
+    }
+
     fn is_bad(&self, region: u32) -> bool {
         // Relaxed: see `note_bad`.
         self.is_bad[region as usize].load(Ordering::Relaxed)
@@ -119,9 +127,8 @@ impl LogWriter {
         let shared = &self.shared;
         let mut tail = lock(&shared.tail);
         tail.is_closing = true;
-        shared.written.notify_all();
         let is_whole = !tail.is_failed && lock(&shared.journal).is_logged();
-        drop(tail);
+        shared.tell(tail);
         if is_whole && shared.device.sync().is_ok() {
             let start = match shared.is_store {
                 true => self.superblock.start,
@@ -230,7 +237,7 @@ impl LogWriter {
         let mut tail = lock(&shared.tail);
         tail.finish();
         lock(&shared.journal).set_logged(forgotten);
-        shared.written.notify_all();
+        shared.tell(tail);
         true
     }
 
@@ -257,7 +264,7 @@ impl LogWriter {
         if shared.is_store || !has_regions {
             // What waits can still be read.
             tail.is_failed = true;
-            shared.written.notify_all();
+            shared.tell(tail);
             return false;
         }
         let batch = tail.take_failed();
@@ -270,7 +277,7 @@ impl LogWriter {
         tail.finish();
         // With the batch went what it said to be gone.
         tail.forget_again(lock(&shared.journal).logged());
-        shared.written.notify_all();
+        shared.tell(tail);
         true
     }
 

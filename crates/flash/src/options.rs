@@ -3,7 +3,7 @@
 use crate::admission::FlashAdmission;
 use crate::constants::{
     BATCH_BYTES, BATCH_BYTES_ROTATIONAL, FLUSH_AFTER_MS, HEAD_BYTES, ITEM_BYTES, REGION_BYTES,
-    REGIONS_MIN,
+    REGION_BYTES_MIN, REGIONS_MIN, REGIONS_WANTED,
 };
 use crate::error::{Error, Result};
 use crate::index::Index;
@@ -33,7 +33,7 @@ pub struct Options {
     pub journal: Option<PathBuf>,
     /// Fewest bytes of a batch; 0: 256 KiB, on disks that turn 4 MiB.
     pub batch_bytes: usize,
-    /// Bytes of a region; 0: 16 MiB.
+    /// Bytes of a region; 0: 16 MiB, below 1 GiB less.
     pub region_bytes: u64,
     /// How long a batch waits for more.
     pub flush_after: Duration,
@@ -62,7 +62,8 @@ impl Options {
     /// With all that was left open.
     pub(crate) fn checked(mut self) -> Result<Options> {
         if self.region_bytes == 0 {
-            self.region_bytes = REGION_BYTES;
+            let wanted = self.bytes / REGIONS_WANTED / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+            self.region_bytes = wanted.clamp(REGION_BYTES_MIN, REGION_BYTES);
         }
         self.bytes -= self.bytes % BLOCK_BYTES as u64;
         let (bytes, least) = (self.bytes, HEAD_BYTES + REGIONS_MIN * self.region_bytes);

@@ -14,6 +14,7 @@ use crate::layout::{
 };
 use rackpool_mem::direct::AlignedBytes;
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -70,6 +71,24 @@ impl LogBatch {
     }
 }
 
+/// Told whether a batch is on the device.
+pub(crate) struct WrittenTold {
+    batch: u64,
+    told: Box<dyn FnOnce(bool) + Send>,
+}
+
+impl fmt::Debug for WrittenTold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WrittenTold({})", self.batch)
+    }
+}
+
+impl WrittenTold {
+    pub fn tell(self, written: u64) {
+        (self.told)(self.batch <= written);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Tail {
     open: LogBatch,
@@ -84,6 +103,7 @@ pub(crate) struct Tail {
     pub written: u64,
     /// Batches up to this number are waited for.
     pub wanted: u64,
+    waiting_for: Vec<WrittenTold>,
     pub is_failed: bool,
     pub is_closing: bool,
     /// Of a store: whether regions are emptied first.
@@ -108,6 +128,7 @@ impl Tail {
             forgotten,
             written: 0,
             wanted: 0,
+            waiting_for: Vec::new(),
             is_failed: false,
             is_closing: false,
             is_tight: false,
@@ -115,8 +136,25 @@ impl Tail {
     }
 
     /// Whether nothing more is taken for now.
-    pub fn is_full(&self) -> bool {
-        self.is_tight || self.sealed.len() >= BATCHES_MAX
+    pub fn is_full(&self, batches_max: usize) -> bool {
+        // What takes no room may always come.
+        batches_max < usize::MAX && (self.is_tight || self.sealed.len() >= batches_max)
+    }
+
+    /// Has it called when a batch is on the device, or never will be.
+    pub fn tell(&mut self, batch: u64, told: Box<dyn FnOnce(bool) + Send>) {
+        self.wanted = self.wanted.max(batch);
+        self.waiting_for.push(WrittenTold { batch, told });
+    }
+
+    /// Those that are to be called now: with no lock held.
+    pub fn take_told(&mut self) -> Vec<WrittenTold> {
+        let is_over = self.is_closing && self.waiting() == 0 && self.open.records == 0;
+        if self.is_failed || is_over {
+            return std::mem::take(&mut self.waiting_for);
+        }
+        let written = self.written;
+        self.waiting_for.extract_if(.., |one| one.batch <= written).collect()
     }
 
     pub fn waiting(&self) -> usize {
@@ -187,7 +225,7 @@ impl Tail {
     }
 
     /// The number of the batch with the last record.
-    fn last_number(&self) -> u64 {
+    pub fn last_number(&self) -> u64 {
         self.open.number - u64::from(self.open.records == 0)
     }
 

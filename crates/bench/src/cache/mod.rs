@@ -5,7 +5,7 @@
 
 mod items;
 #[cfg(feature = "peers")]
-mod peers;
+pub(crate) mod peers;
 pub mod ratio;
 pub mod speed;
 mod threads;

@@ -9,10 +9,10 @@ const KEY_BYTES: usize = 32;
 const VALUE_BYTES: usize = 96;
 
 /// What an entry costs beside key and value, bytes.
-pub(super) struct Costs {
+pub(crate) struct Costs {
     quick_cache: u64,
     moka: u64,
-    foyer: u64,
+    pub(crate) foyer: u64,
 }
 
 /// Resident memory of this process, bytes.
@@ -37,7 +37,7 @@ fn entry(index: u64) -> (Box<[u8]>, Box<[u8]>) {
 }
 
 impl Costs {
-    pub(super) fn measure(_memory: u64) -> Costs {
+    pub(crate) fn measure(_memory: u64) -> Costs {
         // All three are kept until the last has been measured: freed memory would not grow again.
         let (quick_cache, first) = cost(|| {
             let cache = quick_cache::sync::Cache::<Box<[u8]>, Box<[u8]>>::new(ENTRIES as usize * 2);

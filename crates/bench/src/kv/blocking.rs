@@ -76,6 +76,21 @@ impl BlockingClient {
         is_whole.then_some(Some(bytes)).ok_or_else(|| wrong("not the end of a value"))
     }
 
+    /// A number of memcached's `stats`.
+    pub fn stat(&mut self, name: &str) -> Result<Option<u64>, BenchError> {
+        self.ask.extend_from_slice(b"stats\r\n");
+        self.send()?;
+        let mut found = None;
+        loop {
+            let line = self.read_line()?;
+            if line == "END" {
+                return Ok(found);
+            }
+            let number = || line.strip_prefix("STAT ")?.strip_prefix(name)?.trim().parse().ok();
+            found = found.or_else(number);
+        }
+    }
+
     /// How many items the server keeps.
     pub fn items(&mut self) -> Result<u64, BenchError> {
         let (ask, start) = match self.resp {

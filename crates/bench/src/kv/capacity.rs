@@ -115,7 +115,7 @@ impl Contest<'_, '_> {
                 servers::redis(&peers.redis, limits, Some("allkeys-lfu"))
             }
             (ServerKind::Memcached, Some(peers)) => servers::memcached(&peers.memcached, limits),
-            _ => servers::ours(*ours, limits),
+            _ => servers::ours(*ours, limits, &[]),
         })
     }
 
@@ -243,10 +243,11 @@ fn fill(
     Ok(kept)
 }
 
-/// What a look-aside client found, as shares of what it asked for.
-struct HitShares {
-    objects: f64,
-    bytes: f64,
+/// What a look-aside client found, as shares of what it asked for, and bytes that it stored.
+pub(super) struct HitShares {
+    pub objects: f64,
+    pub bytes: f64,
+    pub stored_bytes: u64,
 }
 
 fn hit_row(
@@ -261,7 +262,8 @@ fn hit_row(
     let kinds = [ServerKind::RedisLru, ServerKind::RedisLfu, ServerKind::Memcached];
     let shares = contest.each(&kinds, limits, |kind, server| {
         let client = BlockingClient::new(server.address(kind.is_resp()), kind.is_resp())?;
-        look_aside(client, workload, keys)
+        let stream = workload.stream(keys as f64 / workload.keys, SEED);
+        look_aside(client, stream, keys * HIT_OPS_PER_KEY)
     })?;
     let of = |share: fn(&HitShares) -> f64| -> Outcome<f64> {
         shares.iter().map(|(kind, shares)| (*kind, share(shares))).collect()
@@ -280,15 +282,14 @@ fn hit_row(
 
 /// Looks keys up and stores what is not there; what was found after as many operations that were
 /// not counted.
-fn look_aside(
+pub(super) fn look_aside(
     mut client: BlockingClient,
-    workload: &CacheWorkload,
-    keys: u64,
+    mut stream: impl Iterator<Item = Op>,
+    counted_from: u64,
 ) -> Result<HitShares, BenchError> {
-    let counted_from = keys * HIT_OPS_PER_KEY;
     let value = vec![b'v'; HIT_VALUE_BYTES_MAX];
-    let mut stream = workload.stream(keys as f64 / workload.keys, SEED);
     let (mut gets, mut hits, mut asked_bytes, mut hit_bytes) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let mut stored_bytes = 0;
     let mut number = 0;
     while number < 2 * counted_from {
         let ops: Vec<Op> = stream.by_ref().take(HIT_OPS_AT_ONCE).collect();
@@ -309,6 +310,7 @@ fn look_aside(
             number += 1;
         }
         for key in &missing {
+            stored_bytes += u64::from(key.key_bytes + key.value_bytes);
             client.queue_set(&text_key(key), &value[..key.value_bytes as usize]);
         }
         client.send()?;
@@ -317,11 +319,12 @@ fn look_aside(
         }
     }
     let share = |part: u64, all: u64| part as f64 / all.max(1) as f64;
-    Ok(HitShares { objects: share(hits, gets), bytes: share(hit_bytes, asked_bytes) })
+    let (objects, bytes) = (share(hits, gets), share(hit_bytes, asked_bytes));
+    Ok(HitShares { objects, bytes, stored_bytes })
 }
 
 /// A key as text, which memcached's protocol asks for: of the same length.
-fn text_key(key: &Key) -> String {
+pub(super) fn text_key(key: &Key) -> String {
     let kind = if key.id >> 63 == 1 { 'l' } else { 'k' };
     let mut text = format!("{kind}{:07x}", key.id & !(1 << 63));
     text.extend(std::iter::repeat_n('.', (key.key_bytes as usize).saturating_sub(text.len())));

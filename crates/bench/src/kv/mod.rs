@@ -12,6 +12,9 @@ mod baselines;
 mod blocking;
 mod capacity;
 mod client;
+pub mod flash;
+#[cfg(feature = "peers")]
+mod flash_foyer;
 mod herd;
 mod selection;
 mod servers;
@@ -181,7 +184,7 @@ impl All {
 }
 
 fn start(options: &mut Options<'_>) -> Result<All, BenchError> {
-    let ours = servers::ours(options.ours, LIMITS)?;
+    let ours = servers::ours(options.ours, LIMITS, &[])?;
     let (memcached, redis) = match &options.peers {
         Some(PeerPrograms { redis, memcached }) => {
             let memcached = servers::memcached(memcached, LIMITS)?;

@@ -81,6 +81,11 @@ impl ServerProcess {
         Ok(pages.unwrap_or(0) * rustix::param::page_size() as u64)
     }
 
+    /// Bytes that it has had written to devices.
+    pub fn written_bytes(&self) -> Result<u64, BenchError> {
+        written_bytes(&self.pid().to_string())
+    }
+
     /// CPU time of all its threads so far, nanoseconds.
     pub fn cpu_ns(&self) -> Result<u64, BenchError> {
         let directory = format!("/proc/{}/task", self.pid());
@@ -95,6 +100,14 @@ impl ServerProcess {
         }
         Ok(sum)
     }
+}
+
+/// Bytes that a process has had written to devices.
+pub fn written_bytes(process: &str) -> Result<u64, BenchError> {
+    let path = format!("/proc/{process}/io");
+    let text = fs::read_to_string(&path).map_err(io_error(path))?;
+    let written = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    Ok(written.and_then(|number| number.parse().ok()).unwrap_or(0))
 }
 
 /// Servers that stand still as long as this lives. All share a core, so what one does without
@@ -145,6 +158,7 @@ pub fn version(program: &Path) -> Result<String, BenchError> {
 pub fn ours(
     command: &mut dyn FnMut(&[&str]) -> Command,
     limits: ServerLimits,
+    more: &[&str],
 ) -> Result<ServerProcess, BenchError> {
     let (memory, connections) = (format!("{}m", limits.memory_mib), limits.connections.to_string());
     let words = ["--memory", &memory, "--threads", "1", "--max-connections", &connections];
@@ -152,7 +166,7 @@ pub fn ours(
     let random = rackpool_mem::process::random_u64().map_err(io_error("random numbers"))?;
     let herd = format!("rackpool/bench/{random:016x}");
     let fabric = ["--herd-listen", "127.0.0.1:0"];
-    let words = [&words[..], &listeners, &["--herd", &herd], &fabric].concat();
+    let words = [&words[..], &listeners, &["--herd", &herd], &fabric, more].concat();
     let child = start(Path::new("our server"), &mut command(&words), Stdio::piped())?;
     let mut running = ServerProcess::of(child);
     running.herd = Some(herd);
@@ -173,11 +187,20 @@ pub fn ours(
 }
 
 pub fn memcached(program: &Path, limits: ServerLimits) -> Result<ServerProcess, BenchError> {
+    memcached_with(program, limits, &["-u", "nobody"])
+}
+
+/// As [`memcached`], with these further words.
+pub fn memcached_with(
+    program: &Path,
+    limits: ServerLimits,
+    more: &[&str],
+) -> Result<ServerProcess, BenchError> {
     let (addr, port) = free_port()?;
     let ServerLimits { memory_mib, connections } = limits;
-    let words = format!("-u nobody -l 127.0.0.1 -U 0 -m {memory_mib} -c {connections} -t 1");
+    let words = format!("-l 127.0.0.1 -U 0 -m {memory_mib} -c {connections} -t 1");
     let mut command = Command::new(program);
-    command.args(words.split(' ')).args(["-p", &port]);
+    command.args(words.split(' ')).args(["-p", &port]).args(more);
     let mut running = ServerProcess::of(start(program, &mut command, Stdio::null())?);
     running.memcached = Some(addr);
     ready("memcached", running, addr)

@@ -10,12 +10,13 @@
 //! mean something else to a later process. Hashes, marked items and values of a tier stay out.
 
 use super::draft::ItemDraft;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::evict::evicted::EvictedItems;
 use super::item::Item;
-use super::layout::{Fields, Header, Slot};
+use super::layout::{Fields, Header, Pos, Slot};
 use super::partition::{Found, Partition};
 use super::{Cache, Entry, Millis, StoredWith, WALL_TIME, at_wall};
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,9 +63,36 @@ pub struct KeptItem {
 /// Told of an item, or that there is none.
 pub type FetchDone = Box<dyn FnOnce(Option<KeptItem>) + Send>;
 
-/// Keeps items that have left memory, as long as it likes. Several threads call at once, under
-/// locks: none of its functions may wait for anything.
+/// Told whether a change is durable, or never will be.
+pub type DurableTold = Box<dyn FnOnce(bool) + Send>;
+
+/// Keeps items that have left memory, as long as it likes; or, as a store, every item until it is
+/// removed. Several threads call at once, under locks: none of its functions may wait for anything.
 pub trait BackingStore: Send + Sync + Debug {
+    /// Whether it is told of every change before that is one, and loses none of which it has said
+    /// that it is durable.
+    fn is_store(&self) -> bool {
+        false
+    }
+
+    /// Of a store: takes a value; the number of this change.
+    ///
+    /// # Errors
+    /// [`Error::StoreFull`], [`Error::TooLarge`], [`Error::Store`].
+    fn store(&self, _item: &LeavingItem<'_>) -> Result<u64> {
+        Err(Error::Store { reason: "it is a cache".into() })
+    }
+
+    /// Has `told` called when all changes up to this number are durable, or never will be.
+    fn when_durable(&self, _change: u64, told: DurableTold) {
+        told(false);
+    }
+
+    /// Of a store: the change for which others should wait, if it does not keep up.
+    fn is_behind(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether it takes an item with so many bytes of key and value that leaves; `was_read`: since
     /// it was stored.
     fn admits(&self, hash: u64, bytes: u64, was_read: bool) -> bool;
@@ -72,11 +100,12 @@ pub trait BackingStore: Send + Sync + Debug {
     /// Takes an item that leaves.
     fn keep(&self, item: &LeavingItem<'_>);
 
-    /// What it has of this hash is over, for later processes as well.
-    fn forget(&self, hash: u64);
+    /// What it has of this hash is over, for later processes as well; the number of the change that
+    /// is to be durable before anyone is told so, or 0.
+    fn forget(&self, hash: u64) -> u64;
 
-    /// All that it has is over, for later processes as well.
-    fn forget_all(&self);
+    /// As [`BackingStore::forget`], of all that it has.
+    fn forget_all(&self) -> u64;
 
     /// Whether it has an item of this hash.
     fn contains(&self, hash: u64) -> bool;
@@ -85,7 +114,7 @@ pub trait BackingStore: Send + Sync + Debug {
     fn is_current(&self, hash: u64, item: &KeptItem) -> bool;
 
     /// Has an item read, and `told` called from a thread of its own that may wait; `told` is
-    /// dropped if that cannot be.
+    /// dropped if that cannot be, as where too many wait.
     fn fetch(&self, hash: u64, key: &[u8], told: FetchDone);
 
     /// What it counts, by the names by which clients are told.
@@ -99,6 +128,22 @@ pub trait BackingStore: Send + Sync + Debug {
 pub(crate) struct OpenBacking {
     store: Arc<dyn BackingStore>,
     is_open: AtomicBool,
+    is_store: bool,
+}
+
+thread_local! {
+    /// The last change that this thread has made behind memory.
+    static LAST_CHANGE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The number of the last change that this thread has made behind memory since it asked; 0 if none.
+pub fn take_last_change() -> u64 {
+    LAST_CHANGE.take()
+}
+
+/// As if this thread had made it.
+pub fn note_change_of(change: u64) {
+    LAST_CHANGE.set(LAST_CHANGE.get().max(change));
 }
 
 impl OpenBacking {
@@ -112,7 +157,7 @@ impl OpenBacking {
         // Release: pairs with the Acquire in `OpenBacking::is_open`.
         self.is_open.store(is_open, Ordering::Release);
         if !is_open {
-            self.store.forget_all();
+            note_change_of(self.store.forget_all());
         }
     }
 }
@@ -122,15 +167,59 @@ impl Partition {
     #[inline]
     pub fn forget_behind(&self, hash: u64) {
         if let Some(backing) = &self.backing {
-            backing.store.forget(hash);
+            note_change_of(backing.store.forget(hash));
         }
+    }
+
+    /// What lies behind memory of this key has another value: of a store it has it already.
+    #[inline]
+    pub fn outdate_behind(&self, hash: u64) {
+        if self.backing.as_ref().is_some_and(|backing| !backing.is_store) {
+            self.forget_behind(hash);
+        }
+    }
+
+    /// Has a store take an item before it is one, whose value lies at a place already.
+    #[inline]
+    pub fn store_behind(&self, draft: &ItemDraft<'_>, pos: Pos, now: Millis) -> Result<()> {
+        match &self.backing {
+            // An item that comes back is there.
+            Some(backing) if backing.is_store && self.is_observed => {
+                self.store_in(&*backing.store, draft, pos, now)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn store_in(
+        &self,
+        store: &dyn BackingStore,
+        draft: &ItemDraft<'_>,
+        pos: Pos,
+        now: Millis,
+    ) -> Result<()> {
+        let &ItemDraft { key, hash, value_bytes, fields } = draft;
+        if key.space != 0 || fields.kind != 0 {
+            let what = if key.space != 0 { "an item of another database" } else { "a hash" };
+            return Err(Error::NotStored { what });
+        }
+        let item = self.item((0, Slot::new(hash, pos)), now);
+        let mut value = Vec::with_capacity(value_bytes as usize);
+        item.append_to(&mut value)?;
+        let is_wall = fields.expires & WALL_TIME != 0;
+        let expires_at = self.kept_expiry(fields.expires);
+        let cas = if fields.cas == 0 { self.cas_of(pos, self.header(pos)) } else { fields.cas };
+        let Fields { flags, has_binary_key, .. } = fields;
+        let with = KeptWith { flags, cas, expires_at, is_wall, has_binary_key };
+        note_change_of(store.store(&LeavingItem { hash, key: key.bytes, value: &value, with })?);
+        Ok(())
     }
 
     /// An item is about to go for want of room: it may go on behind memory.
     pub fn keep_behind(&mut self, (at, slot): Found, now: Millis) {
-        let Some(backing) = self.backing.clone().filter(|backing| backing.is_open()) else {
-            return;
-        };
+        let is_wanted = |backing: &Arc<OpenBacking>| backing.is_open() && !backing.is_store;
+        let Some(backing) = self.backing.clone().filter(is_wanted) else { return };
         let (pos, header) = (slot.pos(), self.header(slot.pos()));
         // What is flushed may still be found here.
         if header.has(Header::TYPED | Header::FAR)
@@ -160,14 +249,19 @@ impl Partition {
 
     fn kept_with(&self, item: &Item<'_>) -> KeptWith {
         let meta = item.meta_in_passing();
-        let (is_wall, ahead) = (meta.expires & WALL_TIME != 0, self.wall.ahead());
-        let expires_at = match meta.expires {
-            0 => 0,
-            expires if is_wall => expires & !WALL_TIME,
-            expires => expires.saturating_add_signed(ahead).max(1),
-        };
+        let is_wall = meta.expires & WALL_TIME != 0;
+        let expires_at = self.kept_expiry(meta.expires);
         let (flags, cas, has_binary_key) = (meta.flags, meta.cas, item.has_binary_key());
         KeptWith { flags, cas, expires_at, is_wall, has_binary_key }
+    }
+
+    /// When an item expires by the wall clock.
+    fn kept_expiry(&self, expires: Millis) -> u64 {
+        match expires {
+            0 => 0,
+            expires if expires & WALL_TIME != 0 => expires & !WALL_TIME,
+            expires => expires.saturating_add_signed(self.wall.ahead()).max(1),
+        }
     }
 
     /// Calls `f` with changes of items that are none to others: an item comes back.
@@ -207,7 +301,8 @@ impl Cache {
     /// If the cache is in use already: handles were made of it.
     #[must_use]
     pub fn with_backing(mut self, store: Arc<dyn BackingStore>) -> Cache {
-        let backing = Arc::new(OpenBacking { store, is_open: AtomicBool::new(true) });
+        let is_store = store.is_store();
+        let backing = Arc::new(OpenBacking { store, is_open: AtomicBool::new(true), is_store });
         backing.set_open(self.is_database_0_plain());
         for index in 0..self.partitions.len() {
             let mut partition = self.lock(index);
@@ -225,6 +320,27 @@ impl Cache {
     #[inline]
     pub fn has_backing(&self) -> bool {
         self.backing.is_some()
+    }
+
+    /// Whether what lies behind memory is a store.
+    #[inline]
+    pub fn has_store(&self) -> bool {
+        self.backing.as_ref().is_some_and(|backing| backing.is_store)
+    }
+
+    /// Has `told` called when all changes up to this number are durable in the store behind memory,
+    /// or never will be.
+    pub fn when_durable(&self, change: u64, told: impl FnOnce(bool) + Send + 'static) {
+        match &self.backing {
+            Some(backing) => backing.store.when_durable(change, Box::new(told)),
+            None => told(true),
+        }
+    }
+
+    /// The change for which what changes more should wait, as the store behind memory does not
+    /// keep up.
+    pub fn store_is_behind(&self) -> Option<u64> {
+        self.backing.as_ref().filter(|backing| backing.is_store)?.store.is_behind()
     }
 
     /// Whether a key has no item in memory, but one that may come back.
@@ -290,7 +406,7 @@ impl Cache {
     /// All that lies behind memory is over.
     pub(super) fn forget_all_behind(&self) {
         if let Some(backing) = &self.backing {
-            backing.store.forget_all();
+            note_change_of(backing.store.forget_all());
         }
     }
 
@@ -319,6 +435,8 @@ mod tests {
     struct TestStore {
         items: Mutex<HashMap<u64, (Vec<u8>, KeptItem)>>,
         kept: Mutex<u128>,
+        is_store: bool,
+        is_full: AtomicBool,
     }
 
     impl TestStore {
@@ -328,6 +446,19 @@ mod tests {
     }
 
     impl BackingStore for TestStore {
+        fn is_store(&self) -> bool {
+            self.is_store
+        }
+
+        fn store(&self, item: &LeavingItem<'_>) -> Result<u64> {
+            // Relaxed: one thread.
+            if self.is_full.load(Ordering::Relaxed) {
+                return Err(Error::StoreFull { stored_bytes: 1 });
+            }
+            self.keep(item);
+            Ok(*self.kept.lock().unwrap() as u64)
+        }
+
         fn admits(&self, hash: u64, _: u64, _: bool) -> bool {
             !self.contains(hash)
         }
@@ -340,12 +471,14 @@ mod tests {
             self.items().insert(item.hash, (item.key.to_vec(), kept));
         }
 
-        fn forget(&self, hash: u64) {
+        fn forget(&self, hash: u64) -> u64 {
             self.items().remove(&hash);
+            0
         }
 
-        fn forget_all(&self) {
+        fn forget_all(&self) -> u64 {
             self.items().clear();
+            0
         }
 
         fn contains(&self, hash: u64) -> bool {
@@ -499,6 +632,52 @@ mod tests {
         cache.set_wall(0);
         assert!(cache.get(&key(number), NOW + 5, |_| ()).is_none());
         assert!(!store.contains(hash) && !cache.lies_behind(&key(number), NOW + 5));
+    }
+
+    #[test]
+    fn a_store_has_each_change_before_it_is_one_and_what_it_refuses_is_none() {
+        let store = Arc::new(TestStore { is_store: true, ..TestStore::default() });
+        let options = Options { memory: 4 << 20, ..Options::default() };
+        let behind: Arc<dyn BackingStore> = store.clone();
+        let cache = Cache::new(options).unwrap().with_backing(behind);
+        let value_of = |name: &[u8]| store.items()[&cache.hash(name)].1.clone();
+        take_last_change();
+        cache.set(b"a", b"1", 5, 0, NOW).unwrap();
+        assert_eq!((take_last_change(), take_last_change()), (1, 0));
+        cache.entry(b"a", NOW).unwrap().set_expiry(NOW + 5).unwrap();
+        let stored = value_of(b"a");
+        assert_eq!((&stored.value[..], stored.with.flags), (&b"1"[..], 5));
+        assert_ne!((stored.with.expires_at, take_last_change()), (0, 1));
+        let long = vec![7; 200_000];
+        let mut writer = cache.reserve(b"long", long.len() as u64, 0, 0, NOW).unwrap();
+        writer.write(&long);
+        assert!(!store.contains(cache.hash(b"long")));
+        writer.commit(&cache, NOW).unwrap();
+        assert_eq!(value_of(b"long").value, long);
+        // Relaxed: one thread.
+        store.is_full.store(true, Ordering::Relaxed);
+        let refused = cache.set(b"a", b"2", 0, 0, NOW);
+        assert!(matches!(refused, Err(Error::StoreFull { .. })), "{refused:?}");
+        let mut writer = cache.reserve(b"long", 100_000, 0, 0, NOW).unwrap();
+        writer.write(&long[..100_000]);
+        assert!(matches!(writer.commit(&cache, NOW), Err(Error::StoreFull { .. })));
+        assert!(cache.entry(b"a", NOW).unwrap().set_expiry(NOW + 9).is_err());
+        assert_eq!(cache.get(b"long", NOW, |item| item.len()), Some(200_000));
+        let read = |item: &Item<'_>| (item.len(), item.expires());
+        assert_eq!(cache.get(b"a", NOW, read), Some((1, NOW + 5)));
+        store.is_full.store(false, Ordering::Relaxed);
+        let other = cache.in_database(1).set(b"a", b"1", 0, 0, NOW);
+        assert!(matches!(other, Err(Error::NotStored { .. })));
+        assert!(cache.remove(b"a", NOW) && !store.contains(cache.hash(b"a")));
+        // What leaves memory is there, and comes back without a word to it.
+        for number in 0..10_000 {
+            cache.set(&key(number), &[number as u8; 1000], 0, 0, NOW).unwrap();
+        }
+        let number = first_behind(&cache, 10_000);
+        take_last_change();
+        fetch(&cache, number);
+        assert!(get(&cache, number).is_some() && take_last_change() == 0);
+        assert!((0..10_000).all(|number| store.contains(cache.hash(&key(number)))));
     }
 
     #[test]

@@ -274,7 +274,7 @@ impl<'a> Entry<'a> {
     /// Marks the item for its readers; a put clears both marks.
     pub fn mark(&mut self, stale: bool, won: bool) {
         // What lies behind memory has no marks.
-        self.partition.forget_behind(self.hash);
+        self.partition.outdate_behind(self.hash);
         self.change_slot(|slot| slot.set(Slot::STALE, stale).set(Slot::WON, won));
     }
 

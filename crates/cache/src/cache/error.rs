@@ -52,6 +52,24 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+    /// The store behind memory has no room. Nothing changed. Retry after something was removed.
+    #[error("the store is full: {stored_bytes} bytes are in it")]
+    StoreFull {
+        /// Bytes that it holds by now.
+        stored_bytes: u64,
+    },
+    /// The store behind memory did not take a change. Nothing changed.
+    #[error("the store took no change: {reason}")]
+    Store {
+        /// What it said of it.
+        reason: String,
+    },
+    /// The store behind memory keeps strings of database 0 alone. Do not retry.
+    #[error("{what} cannot be stored: with mode=store there are strings of database 0 alone")]
+    NotStored {
+        /// What was to be stored.
+        what: &'static str,
+    },
     /// The item is of another type. Do not retry.
     #[error("the value under this key is of another type")]
     WrongType,
@@ -138,6 +156,9 @@ impl Error {
             Error::OutOfMemory { .. } => "out-of-memory",
             Error::TierFull { .. } => "tier-full",
             Error::Tier { .. } => "tier",
+            Error::StoreFull { .. } => "store-full",
+            Error::Store { .. } => "store",
+            Error::NotStored { .. } => "not-stored",
             Error::WrongType => "wrong-type",
             Error::HashLost => "hash-lost",
             Error::LargeHash => "large-hash",

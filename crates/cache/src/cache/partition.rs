@@ -452,6 +452,10 @@ impl Partition {
         }
         let body = if self.is_checked { body_check(draft.hash, hash_of(parts)) } else { 0 };
         self.publish(&placed, body);
+        if let Err(error) = self.store_behind(draft, placed.head, now) {
+            self.kill(placed.head);
+            return Err(error);
+        }
         *found = Some(self.enter(draft, room, before, placed.head));
         Ok(())
     }
@@ -504,6 +508,8 @@ impl Partition {
         }
         let room = self.entry_room(draft, found, now)?;
         let body = if self.is_checked { body_check(draft.hash, value_hash) } else { 0 };
+        // While it is none to a walk over its segment.
+        self.store_behind(draft, placed.head, now)?;
         self.publish(placed, body);
         Ok(self.enter(draft, room, found, placed.head))
     }
@@ -740,6 +746,7 @@ impl Partition {
             // Room for its copy was made of itself: as a cache may, it has lost it.
             return Err(self.out_of_memory(draft.whole_bytes()));
         };
+        self.store_behind(&draft, slot.pos(), now)?;
         let moved = self.copy_item((at, slot), &draft, stream, class, now);
         debug_assert_eq!(slot.tag(), tag_of(hash));
         Ok((at, slot.with_pos(moved)))

@@ -9,6 +9,7 @@ use super::core::{Core, Output};
 use super::redis::{CommandResult, RespCall, ResumePoint};
 use super::resp::Args;
 use super::shared::Shared;
+use crate::cache::{note_change_of, take_last_change};
 use rackpool_mem::process::monotonic_ns;
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,6 +27,8 @@ pub struct Job {
     state: Mutex<JobState>,
     is_done: AtomicBool,
     took_ns: AtomicU64,
+    /// The last change that it made in a store behind memory.
+    change: AtomicU64,
 }
 
 enum JobState {
@@ -66,7 +69,10 @@ impl Job {
         core.now = core.shared.look_at_clock();
         core.use_database(client.database);
         let began_ns = monotonic_ns();
+        take_last_change();
         let answer = work(core, &mut client);
+        // Relaxed: as `took_ns`.
+        self.change.store(take_last_change(), Ordering::Relaxed);
         // Relaxed: see `took_ns`.
         self.took_ns.store(monotonic_ns() - began_ns, Ordering::Relaxed);
         let out = std::mem::take(&mut core.out);
@@ -91,6 +97,7 @@ impl JobEnd {
             state: Mutex::new(JobState::Running),
             is_done: AtomicBool::new(false),
             took_ns: AtomicU64::new(0),
+            change: AtomicU64::new(0),
         });
         let shared = Arc::clone(&core.shared);
         (Arc::clone(&job), Arc::new(JobEnd { job, shared }))
@@ -195,6 +202,7 @@ impl RespCall<'_> {
             state: Mutex::new(JobState::Waiting(client, work)),
             is_done: AtomicBool::new(false),
             took_ns: AtomicU64::new(0),
+            change: AtomicU64::new(0),
         });
         self.core.shared.jobs.push(Arc::clone(&job));
         self.go_on_later(ResumePoint { job: Some(job), ..ResumePoint::default() }, take_answers)
@@ -222,7 +230,11 @@ impl RespCall<'_> {
 
 /// Answers with what a job that is done has answered. Its connection looks before.
 fn take_answers(call: &mut RespCall<'_>, part: ResumePoint) -> CommandResult {
-    let state = part.job.as_ref().map(|job| job.swap(JobState::Running));
+    let state = part.job.as_ref().map(|job| {
+        // Relaxed: stored before it is done.
+        note_change_of(job.change.load(Ordering::Relaxed));
+        job.swap(JobState::Running)
+    });
     let Some(JobState::Done(client, out, answer)) = state else {
         unreachable!("a command goes on when its job is done")
     };

@@ -531,6 +531,7 @@ pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wron
 pub fn failed(error: &Error) -> String {
     match error {
         Error::OutOfMemory { .. } => OUT_OF_MEMORY.into(),
+        Error::StoreFull { .. } => format!("OOM {error}"),
         Error::WrongType => WRONG_TYPE.into(),
         other => format!("ERR {other}"),
     }

@@ -152,8 +152,8 @@ pub struct Session {
     closing: bool,
     /// Whether a command waits until a pause is over.
     is_held: bool,
-    /// Whether what the next command needs has come back.
-    has_fetched: bool,
+    /// How often what the next command needs was asked to come back.
+    fetches: u32,
 }
 
 impl Session {
@@ -164,7 +164,7 @@ impl Session {
         };
         let (pending, scan) = (Pending::None, Scan::default());
         let (is_plain, seen, need, room_steps) = (client.known, 0, 0, 0);
-        let (closing, is_held, has_fetched) = (false, false, false);
+        let (closing, is_held, fetches) = (false, false, 0);
         Self {
             client,
             is_plain,
@@ -176,7 +176,7 @@ impl Session {
             room_steps,
             closing,
             is_held,
-            has_fetched,
+            fetches,
         }
     }
 
@@ -249,9 +249,13 @@ impl Session {
         let mut at = 0;
         self.need = 0;
         core.timer.start();
-        let mut steps = 0;
+        let (mut steps, has_store) = (0, core.cache().has_store());
         while !self.closing && at < input.len() && core.out.len() < OUTPUT_SOFT_BYTES {
             if GATED && !self.enter_gate(core, &mut args, &input[at..]) {
+                break;
+            }
+            if has_store && self.waits_for_store(core) {
+                self.need = input.len() - at + 1;
                 break;
             }
             let (reply, start) = (self.client.reply, core.out.bytes.len());

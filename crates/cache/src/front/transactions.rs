@@ -128,6 +128,14 @@ impl Queue {
     }
 }
 
+impl ClientInfo {
+    /// The keys of database 0 that commands name which wait for `EXEC`.
+    pub fn queued_keys(&self, databases: u8) -> Vec<Vec<u8>> {
+        let queued = self.transaction.as_ref();
+        queued.map_or(Vec::new(), |it| it.keys_behind(self.database, databases))
+    }
+}
+
 impl Transaction {
     pub fn is_open(&self) -> bool {
         self.is_open
@@ -165,6 +173,16 @@ impl Transaction {
             keys.extend(named.map(|word| (database, self.queue.word(words[word]))));
         }
         Some(keys)
+    }
+
+    /// The keys of database 0 that its commands name.
+    fn keys_behind(&self, database: u8, databases: u8) -> Vec<Vec<u8>> {
+        let commands = self.queue.on_databases(database, databases);
+        let commands = commands.filter(|(.., database)| *database == 0);
+        let keys = commands.flat_map(|(id, words, _)| {
+            id.keys(words.len()).map(|word| self.queue.word(words[word]).to_vec())
+        });
+        keys.collect()
     }
 
     /// Whether it is done at once where it came.

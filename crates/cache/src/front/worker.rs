@@ -9,6 +9,7 @@
 //! over until it has read the last answer and ends its side too. A socket that is closed while
 //! something comes in throws away what its client does not have yet.
 
+mod durable;
 mod limits;
 mod turns;
 mod watched;
@@ -25,6 +26,7 @@ use crate::cache::Millis;
 use crate::constants::{
     BUSY_POLLS, INPUT_BYTES_MAX, READ_BYTES, READS_MAX, RECEIVED_PER_MS_MIN, WATCH_MS,
 };
+use durable::StoreCommit;
 use rackpool_fabric::addresses::ConnectionPermit;
 use rackpool_mem::event::{Interest, Poller, Readiness, WakeEvent};
 use rackpool_mem::window::{Next, Piece, SEND_PIECES_MAX, send_gather};
@@ -224,9 +226,11 @@ impl<'i> Worker<'i> {
             }
             self.poller.wait(Some(left), events)?;
             self.inbox.wake.drain();
-            for event in events.iter().filter(|event| event.token != TOKEN_WAKE) {
-                let connection = self.connections.get_mut(event.token as usize);
-                if let Some(Some(connection)) = connection {
+            for (index, connection) in self.connections.iter_mut().enumerate() {
+                let is_told = |event: &Readiness| event.token == index as u64;
+                if let Some(connection) = connection
+                    && (connection.commit.is_some() || events.iter().any(is_told))
+                {
                     let before = connection.held_bytes();
                     connection.finish(&mut self.core);
                     note_held(&self.core, before, connection.held_bytes());
@@ -332,7 +336,7 @@ impl<'i> Worker<'i> {
         let mut next_interest = connection.serve(&mut self.core, &mut self.buffer, event);
         connection.note_served();
         note_connection(&self.core, before, connection);
-        if connection.is_waiting() && !self.waiting.contains(&index) {
+        if connection.job().is_some() && !self.waiting.contains(&index) {
             self.waiting.push(index);
         }
         if self.core.is_watched {
@@ -421,6 +425,8 @@ pub struct Connection {
     pub interest: Interest,
     /// Since when more waits to be sent than the soft limit allows.
     over_since: Option<Millis>,
+    /// What has to be durable before it is answered.
+    commit: Option<StoreCommit>,
 }
 
 impl AsFd for Connection {
@@ -452,6 +458,7 @@ impl Connection {
             place,
             interest: Interest::Edges,
             over_since: None,
+            commit: None,
         }
     }
 
@@ -735,6 +742,12 @@ impl Connection {
 
     /// Sends [`Core::out`]; what the socket does not take is kept.
     fn send(&mut self, core: &mut Core) {
+        if core.cache().has_backing() && !self.is_durable(core) {
+            if !core.out.is_empty() {
+                std::mem::swap(&mut core.out, &mut self.output);
+            }
+            return;
+        }
         let before = core.out.len();
         let sent = match self.channel.is_plain() {
             true => send_plain(&self.fd, &mut core.out),

@@ -28,6 +28,7 @@ pub fn measure(args: &BenchArgs) -> Result<Report> {
         BenchName::Sim => sim::speed(args.quick),
         BenchName::Migrate => measure_migrate(args),
         BenchName::Kv => measure_kv(args),
+        BenchName::Flash => measure_flash(args),
         BenchName::Dram => measure_dram(args),
         BenchName::Tiers => measure_tiers(args),
         BenchName::Verbs => measure_verbs(args),
@@ -167,7 +168,6 @@ fn measure_kv(args: &BenchArgs) -> Result<Report> {
         command.args(words);
         command
     };
-    let program = |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or(name.into());
     let peers = args.peers.then(|| kv::PeerPrograms {
         redis: program(&args.peer_redis, "redis-server"),
         memcached: program(&args.peer_memcached, "memcached"),
@@ -181,6 +181,32 @@ fn measure_kv(args: &BenchArgs) -> Result<Report> {
         worker: &mut worker,
     };
     watch(|say| Ok(kv::run(&mut options, say)?))
+}
+
+fn program(given: &Option<PathBuf>, name: &str) -> PathBuf {
+    given.clone().unwrap_or(name.into())
+}
+
+/// Measures the cache's server with flash; what was started ends with the measurement.
+fn measure_flash(args: &BenchArgs) -> Result<Report> {
+    let mut command = own_command("kv")?;
+    let mut ours = |words: &[&str]| {
+        let mut command = command(0);
+        command.args(words);
+        command
+    };
+    if args.peers && PEERS.is_empty() {
+        let way_out = "to have foyer beside it, build with --features peers";
+        tracing::warn!(target: "bench", "memcached only: {way_out}");
+    }
+    let mut options = kv::flash::FlashOptions {
+        size: Size::quick(args.quick),
+        memcached: args.peers.then(|| program(&args.peer_memcached, "memcached")),
+        directory: args.directory.clone(),
+        workloads: args.workload.clone(),
+        ours: &mut ours,
+    };
+    watch(|say| Ok(kv::flash::run(&mut options, say)?))
 }
 
 /// Two racks that end when what is returned is dropped: servers first, files last.

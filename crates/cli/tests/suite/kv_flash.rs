@@ -2,6 +2,7 @@
 //! so; what is refused.
 
 use crate::common::{Dir, Server, WITHIN, run, told};
+use rackpool_stats::random::Rng;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
@@ -18,7 +19,15 @@ struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn of(server: &Server) -> Client {
-        let addr = server.addr.split(' ').find_map(|word| word.strip_prefix("memcached="));
+        Client::to(server, "memcached=")
+    }
+
+    fn of_resp(server: &Server) -> Client {
+        Client::to(server, "resp=")
+    }
+
+    fn to(server: &Server, kind: &str) -> Client {
+        let addr = server.addr.split(' ').find_map(|word| word.strip_prefix(kind));
         let stream = TcpStream::connect(addr.unwrap()).unwrap();
         stream.set_read_timeout(Some(WITHIN)).unwrap();
         Client(BufReader::new(stream))
@@ -110,72 +119,165 @@ fn more_than_memory_is_there_also_after_a_kill_and_what_was_deleted_is_not() {
     assert!(found > COUNT / 8, "{found}");
 }
 
-/// A small generator; the same numbers each time.
-struct Random(u64);
+/// How a server is killed in the midst of changes.
+struct Kills {
+    place: [String; 2],
+    /// Whether nothing that was acknowledged may be missing.
+    is_store: bool,
+    keys: usize,
+    value_bytes: usize,
+    /// Changes before a kill: at least, and at most so many more.
+    changes: u64,
+    rounds: u32,
+}
 
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
+impl Kills {
+    /// What was found, in all rounds together.
+    fn run(&self) -> u32 {
+        let &Kills { is_store, keys, value_bytes, changes: least, rounds, .. } = self;
+        let [option, place] = &self.place;
+        let words = ["kv", "--memory", "2m", "--memcached", "0", "--threads", "1", option, place];
+        let mut random = Rng::new(7);
+        // What each key has; the second, if its last change may not have been answered.
+        let mut may_be = vec![[None; 2]; keys];
+        let (mut version, mut found_in_all) = (0, 0);
+        for round in 0..rounds {
+            let server = Server::start(&words);
+            let mut client = Client::of(&server);
+            for (key, may_be) in may_be.iter_mut().enumerate() {
+                let found = client.get(key as u32).map(|value| value.parse::<u32>().unwrap());
+                let may_be_missing = !is_store && found.is_none();
+                assert!(
+                    may_be_missing || may_be.contains(&found),
+                    "{round} {key} {found:?} {may_be:?}"
+                );
+                found_in_all += u32::from(found.is_some());
+                *may_be = [found; 2];
+            }
+            let pid = rustix::process::Pid::from_child(&server.child);
+            // Enough for batches to be written, however slow the machine is, and a moment more.
+            let enough = least + random.below(least);
+            let (tell, told) = std::sync::mpsc::channel();
+            let after = Duration::from_micros(random.below(2000));
+            let killer = std::thread::spawn(move || {
+                told.recv().unwrap();
+                std::thread::sleep(after);
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            });
+            let mut changes = 0;
+            loop {
+                let key = random.below(keys as u64) as usize;
+                version += 1;
+                let next = (random.below(6) > 0).then_some(version);
+                let words = match next {
+                    Some(version) => {
+                        let value = format!("{version:0>value_bytes$}");
+                        format!("set key{key} 0 0 {value_bytes}\r\n{value}\r\n")
+                    }
+                    None => format!("delete key{key}\r\n"),
+                };
+                may_be[key][1] = next;
+                if !client.is_answered(&words) {
+                    break;
+                }
+                may_be[key] = [next; 2];
+                changes += 1;
+                if changes == enough {
+                    tell.send(()).unwrap();
+                }
+            }
+            println!("round {round}: {changes} changes in {after:?}");
+            killer.join().unwrap();
+        }
+        found_in_all
     }
 }
 
 #[test]
 fn kills_in_the_midst_of_changes_bring_nothing_back() {
-    const KEYS: usize = 4000;
     let dir = Dir::new();
     let place = format!("{}?size=128m&admit=all", dir.file("flash"));
-    let mut random = Random(7);
-    // What each key has; the second, if its last change may not have been answered.
-    let mut may_be = vec![[None; 2]; KEYS];
-    let (mut version, mut found_in_all) = (0, 0);
-    for round in 0..6 {
-        let server = start(&place);
-        let mut client = Client::of(&server);
-        for (key, may_be) in may_be.iter_mut().enumerate() {
-            let found = client.get(key as u32).map(|value| value.parse::<u32>().unwrap());
-            assert!(
-                found.is_none() || may_be.contains(&found),
-                "{round} {key} {found:?} {may_be:?}"
-            );
-            found_in_all += u32::from(found.is_some());
-            *may_be = [found; 2];
-        }
-        let pid = rustix::process::Pid::from_child(&server.child);
-        // Enough for batches to be written, however slow the machine is, and a moment more.
-        let enough = 6000 + random.below(6000);
-        let (tell, told) = std::sync::mpsc::channel();
-        let after = Duration::from_micros(random.below(2000));
-        let killer = std::thread::spawn(move || {
-            told.recv().unwrap();
-            std::thread::sleep(after);
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        });
-        let mut changes = 0;
-        loop {
-            let key = random.below(KEYS as u64) as usize;
-            version += 1;
-            let next = (random.below(6) > 0).then_some(version);
-            let words = match next {
-                Some(version) => format!("set key{key} 0 0 1000\r\n{}\r\n", value(version)),
-                None => format!("delete key{key}\r\n"),
-            };
-            may_be[key][1] = next;
-            if !client.is_answered(&words) {
-                break;
-            }
-            may_be[key] = [next; 2];
-            changes += 1;
-            if changes == enough {
-                tell.send(()).unwrap();
-            }
-        }
-        println!("round {round}: {changes} changes in {after:?}");
-        killer.join().unwrap();
+    let place = ["--flash".to_owned(), place];
+    let kills =
+        Kills { place, is_store: false, keys: 4000, value_bytes: 1000, changes: 6000, rounds: 6 };
+    let found = kills.run();
+    assert!(found > 500, "{found}");
+}
+
+#[test]
+fn a_store_on_flash_loses_nothing_that_it_has_acknowledged_by_kills() {
+    let dir = Dir::new();
+    let place = format!("{}?size=128m&mode=store", dir.file("flash"));
+    let place = ["--flash".to_owned(), place];
+    let kills =
+        Kills { place, is_store: true, keys: 400, value_bytes: 8000, changes: 250, rounds: 4 };
+    let found = kills.run();
+    assert!(found > 400, "{found}");
+}
+
+#[test]
+fn a_store_and_a_cache_in_memory_that_persists_keep_what_they_promise_by_kills() {
+    for (mode, is_store) in [("store", true), ("cache&admit=all", false)] {
+        let dir = Dir::new();
+        let place = format!("pmem:{}?size=32m&mode={mode}", dir.file("pmem"));
+        let place = ["--value-tier".to_owned(), place];
+        let kills =
+            Kills { place, is_store, keys: 400, value_bytes: 8000, changes: 250, rounds: 4 };
+        let found = kills.run();
+        assert!(found > 200, "{found}");
     }
-    assert!(found_in_all > 500, "{found_in_all}");
+}
+
+#[test]
+fn a_store_has_more_than_memory_says_when_it_is_full_and_refuses_what_it_does_not_keep() {
+    for (option, place) in [("--flash", "flash?size=128m"), ("--value-tier", "pmem:pmem?size=32m")]
+    {
+        let dir = Dir::new();
+        let (path, size) = place.split_once('?').unwrap();
+        let (kind, name) = path.rsplit_once(':').map_or(("", path), |(_, name)| ("pmem:", name));
+        let place = format!("{kind}{}?{size}&mode=store", dir.file(name));
+        let words = ["kv", "--memory", "4m", "--memcached", "0", "--resp", "0", option, &place];
+        let mut server = Server::start(&words);
+        let mut client = Client::of(&server);
+        let long = "v".repeat(100_000);
+        let mut count = 0;
+        // Without an answer for each: many become durable together.
+        let refused = loop {
+            for number in count..count + 16 {
+                client.say(&format!("set key{number} 0 0 100000\r\n{long}\r\n"));
+            }
+            let answers: Vec<String> = (0..16).map(|_| client.line()).collect();
+            count += answers.iter().filter(|answer| *answer == "STORED\r\n").count() as u32;
+            if let Some(refused) = answers.into_iter().find(|answer| answer != "STORED\r\n") {
+                break refused;
+            }
+            assert!(count < 2000);
+        };
+        assert!(refused.starts_with("SERVER_ERROR"), "{refused}");
+        assert!(count > 100, "{count}");
+        let mut resp = Client::of_resp(&server);
+        resp.say("SET more x\r\nHSET h f v\r\nDBSIZE\r\nSELECT 1\r\nSET a b\r\nSELECT 0\r\n");
+        assert_eq!(resp.line(), "+OK\r\n", "a short one has room");
+        assert!(resp.line().starts_with("-ERR a hash cannot be stored"));
+        assert!(resp.line().starts_with("-ERR DBSIZE would see"));
+        assert_eq!(resp.line(), "+OK\r\n");
+        assert!(resp.line().starts_with("-ERR an item of another database"));
+        assert_eq!(resp.line(), "+OK\r\n");
+        resp.say("MULTI\r\nSTRLEN key0\r\nSTRLEN key1\r\nEXEC\r\n");
+        let answers: Vec<String> = (0..6).map(|_| resp.line()).collect();
+        assert_eq!(answers[3..], ["*2\r\n", ":100000\r\n", ":100000\r\n"]);
+        assert_eq!(client.ask("delete key3\r\n"), "DELETED\r\n");
+        assert_eq!(server.terminate(), Some(0));
+        let server = Server::start(&words);
+        let mut client = Client::of(&server);
+        for number in 0..count {
+            assert_eq!(client.get(number).is_some(), number != 3, "{number} of {count}");
+        }
+    }
+    let words = ["kv", "--memory", "4m", "--memcached", "0", "--herd", "h3/test", "--flash"];
+    let place = "nowhere?size=128m&mode=store";
+    let (code, _, err) = told(&run(&[&words[..], &[place]].concat()));
+    assert!(code == 2 && err.contains("HERD does not wait"), "{code}: {err}");
 }
 
 /// What `stats` says of this.
@@ -213,7 +315,7 @@ fn what_was_closed_is_there_again_and_is_found_by_all_kinds_of_commands() {
     let mut client = Client::of(&server);
     (0..COUNT).for_each(|number| client.set(number, &number.to_string().repeat(100)));
     assert!(stat(&mut client, "flash_items") > u64::from(COUNT / 2));
-    assert_eq!(stat(&mut client, "flash_bytes") >> 20, 112);
+    assert_eq!(stat(&mut client, "flash_bytes") >> 20, 126);
     // Another process is told so.
     let words = ["kv", "--memory", "2m", "--memcached", "0", "--flash", &place];
     let (code, _, err) = told(&run(&words));

@@ -5,6 +5,7 @@ use crate::master_world::*;
 use rackpool_core::master::ConnId;
 use rackpool_core::wire::*;
 use rackpool_core::{GAddr, PageId, RackId};
+use rackpool_stats::random::Rng;
 use std::collections::BTreeMap;
 
 /// What the master must know, in plain maps.
@@ -22,17 +23,6 @@ impl Model {
             Some((home, region)) if self.regions[&home.rack.0] == *region => Resolved::Home(*home),
             Some((home, _)) => Resolved::Lost(home.rack),
         }
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % limit
     }
 }
 
@@ -65,7 +55,7 @@ fn move_page(world: &mut World, model: &mut Model, conn: ConnId, to: PageHome, k
 }
 
 /// A random command against engine and model.
-fn random_command(world: &mut World, model: &mut Model, daemons: &[ConnId], random: &mut Random) {
+fn random_command(world: &mut World, model: &mut Model, daemons: &[ConnId], random: &mut Rng) {
     let rack = u16::try_from(random.below(daemons.len() as u64)).unwrap();
     let conn = daemons[usize::from(rack)];
     let page = PageId(1 + random.below(model.page_next + 2));
@@ -131,7 +121,7 @@ fn check(world: &mut World, model: &Model, seed: u64) {
 fn the_engine_agrees_with_the_model_through_random_commands_and_crashes() {
     for seed in 1..=40u64 {
         println!("seed {seed}");
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Rng::new(seed);
         let mut world = World::new();
         let (pages, regions, roots) = Default::default();
         let mut model = Model { pages, regions, roots, page_next: 1 };

@@ -2,6 +2,7 @@
 
 mod crashes;
 mod device;
+mod persistent;
 
 use device::TestDevice;
 use rackpool_flash::constants::{FETCHES_MAX, HEAD_BYTES, REGIONS_MIN};

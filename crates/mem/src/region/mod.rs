@@ -50,6 +50,7 @@ use crate::window::{Access, MapOptions, Window};
 use error::failed;
 use paths::Paths;
 use pmem::Pmem;
+pub use pmem::PmemSpace;
 use rackpool_core::coherence::Coherence;
 use rackpool_core::constants::SLOTS_MAX;
 use rackpool_core::layout::{BELL_BYTES, RegionLayout, SLOT_BYTES, SUPERBLOCK_OFFSET, Superblock};

@@ -40,6 +40,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use zerocopy::FromBytes;
 
+/// What is behind a header: a region of a pool, or [`PmemSpace`].
+const REGION: u64 = 0;
+const SPACE: u64 = 1;
 const HEADER_BYTES: usize = size_of::<PmemHeader>();
 
 /// Memory that persists, as a region has it.
@@ -89,7 +92,12 @@ pub(super) fn create(
     let found = match at_path {
         Some(found) => found,
         None => {
-            make_file(spec, path)?;
+            let align_bytes = file_align_bytes();
+            let layout = spec.layout()?;
+            // Places of slots end the file, because what is mapped of a file has to be in it.
+            let bytes = [0, spec.slots]
+                .map(|slots| align_bytes + DaxLayout::new(&layout, slots, align_bytes).bytes);
+            make_file(path, bytes, REGION)?;
             let absent = || RegionError::Absent { path: path.to_owned() };
             let mut found = find(path)?.ok_or_else(absent)?;
             // Where the device is mapped, blocks that were never written are not durable yet.
@@ -103,9 +111,9 @@ pub(super) fn create(
     }
     let header = match PmemHeader::load(&found.head) {
         Some(header) => header,
-        None => new_header(found.length_bytes, found.device.align_bytes, path)?,
+        None => new_header(found.length_bytes, found.device.align_bytes, REGION, path)?,
     };
-    found.check(&header, path)?;
+    found.check(&header, REGION, path)?;
     let pmem = Pmem::new(&found, header, asked, path).inspect_err(|_| {
         if is_made_here {
             // The error above is the one to tell.
@@ -130,7 +138,7 @@ pub(super) fn open(
     shards::lock_device(&found.device, path)?;
     // The daemon that had it until now may have written it since.
     let header = PmemHeader::load(&found.head).ok_or_else(absent)?;
-    found.check(&header, path)?;
+    found.check(&header, REGION, path)?;
     check_region(&found.device, &header, path)?;
     let pmem = Pmem::new(&found, header, asked, path)?;
     pmem.check_loss(path)?;
@@ -153,6 +161,96 @@ fn check_region(device: &DaxDevice, header: &PmemHeader, path: &Path) -> Result<
          of different memories were put together; put back those that belong together"
     );
     refuse(path, reason)
+}
+
+/// Memory that persists, as one piece behind the header of a region: of one process, which has it
+/// locked.
+#[derive(Debug)]
+pub struct PmemSpace {
+    /// It holds the lock on all of it.
+    _device: DaxDevice,
+    pmem: Pmem,
+    window: PersistentWindow,
+    is_new: bool,
+    path: PathBuf,
+}
+
+impl PmemSpace {
+    /// What is at the path, or a new file of so many bytes; of a device all of it.
+    ///
+    /// # Errors
+    /// [`RegionError`]: another process has it, it has another length or holds something else, the
+    /// memory has not the domain that is asked for, or what it held may be lost.
+    pub fn open(path: &Path, bytes: u64, asked: Option<PersistenceDomain>) -> Result<PmemSpace> {
+        let at_path = find(path)?;
+        let is_made_here = at_path.is_none();
+        let found = match at_path {
+            Some(found) => found,
+            None => {
+                make_file(path, [bytes.next_multiple_of(file_align_bytes()); 2], SPACE)?;
+                let absent = || RegionError::Absent { path: path.to_owned() };
+                find(path)?.ok_or_else(absent)?
+            }
+        };
+        shards::lock_device(&found.device, path)?;
+        let header = PmemHeader::load(&found.head);
+        if header.is_none() && found.head.load(0) == MAGIC {
+            return refuse(path, "it is a region of dax: choose another device, or wipe it".into());
+        }
+        let is_new = is_made_here || header.is_none();
+        let (length_bytes, align_bytes) = (found.length_bytes, found.device.align_bytes);
+        let header = match header {
+            Some(header) => header,
+            None => new_header(length_bytes, align_bytes, SPACE, path)?,
+        };
+        found.check(&header, SPACE, path)?;
+        let is_file = !matches!(found.medium, Medium::Device(_));
+        let expected_bytes = bytes.next_multiple_of(align_bytes);
+        if is_file && length_bytes != expected_bytes {
+            let (path, found_bytes) = (path.to_owned(), length_bytes);
+            return Err(RegionError::WrongLength { path, found_bytes, expected_bytes });
+        }
+        let opened = PmemSpace::attach(found, header, asked, path, is_new);
+        opened.inspect_err(|_| {
+            if is_made_here {
+                // The error above is the one to tell.
+                let _ = paths::remove_file(path);
+            }
+        })
+    }
+
+    fn attach(
+        found: Found,
+        header: PmemHeader,
+        asked: Option<PersistenceDomain>,
+        path: &Path,
+        is_new: bool,
+    ) -> Result<PmemSpace> {
+        let mut pmem = Pmem::new(&found, header, asked, path)?;
+        pmem.check_loss(path)?;
+        let window = pmem.space(&found.device).map_err(failed("map", path))?;
+        let window = pmem.persistent(window);
+        pmem.note_attached([0; 2], path)?;
+        Ok(PmemSpace { _device: found.device, pmem, window, is_new, path: path.to_owned() })
+    }
+
+    /// A handle on all of it.
+    pub fn window(&self) -> PersistentWindow {
+        self.window.clone()
+    }
+
+    /// Whether nothing was there before.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Notes that its process stops in order, with all that it promised durable.
+    ///
+    /// # Errors
+    /// [`RegionError`].
+    pub fn stop(&mut self) -> Result<()> {
+        self.pmem.note_stopped(&self.path)
+    }
 }
 
 /// Removes a region that no daemon serves, finished or not. Whether there was one.
@@ -250,13 +348,8 @@ fn file_align_bytes() -> u64 {
     (rustix::param::page_size() as u64).max(PMEM_COPIES * PMEM_COPY_BYTES)
 }
 
-/// Makes the file of a new region, with its header: backed as a whole, but for places of slots,
-/// which end it because what is mapped of a file has to be in it.
-fn make_file(spec: &MemorySpec, path: &Path) -> Result<()> {
-    let layout = spec.layout()?;
-    let align_bytes = file_align_bytes();
-    let bytes_with = |slots| align_bytes + DaxLayout::new(&layout, slots, align_bytes).bytes;
-    let (length_bytes, backed_bytes) = (bytes_with(0), bytes_with(spec.slots));
+/// Makes a new file, with its header: of so many bytes, the first of which are backed.
+fn make_file(path: &Path, bytes: [u64; 2], holds: u64) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".unfinished");
     let unfinished = PathBuf::from(name);
@@ -267,8 +360,7 @@ fn make_file(spec: &MemorySpec, path: &Path) -> Result<()> {
     if same.is_none_or(|(a, b)| (a.st_dev, a.st_ino) != (b.st_dev, b.st_ino)) {
         return Err(RegionError::Locked { path: path.to_owned(), holder: None });
     }
-    let bytes = [length_bytes, backed_bytes, align_bytes];
-    let made = fill_file(fd.as_fd(), [path, &unfinished], bytes);
+    let made = fill_file(fd.as_fd(), [path, &unfinished], bytes, holds);
     if made.is_err() {
         // The first error is the one to tell; the next `create` begins anew in any case.
         let _ = paths::remove_file(&unfinished);
@@ -279,13 +371,14 @@ fn make_file(spec: &MemorySpec, path: &Path) -> Result<()> {
 fn fill_file(
     fd: BorrowedFd<'_>,
     [path, unfinished]: [&Path; 2],
-    [length_bytes, backed_bytes, align_bytes]: [u64; 3],
+    [length_bytes, backed_bytes]: [u64; 2],
+    holds: u64,
 ) -> Result<()> {
     // What an interrupted attempt wrote goes first.
     rustix::fs::ftruncate(fd, 0).map_err(failed("truncate", unfinished))?;
     rustix::fs::ftruncate(fd, length_bytes).map_err(failed("size", unfinished))?;
     files::back(fd, unfinished, 0, backed_bytes)?;
-    let (header, at) = new_header(length_bytes, align_bytes, path)?.next();
+    let (header, at) = new_header(length_bytes, file_align_bytes(), holds, path)?.next();
     let written = rustix::io::pwrite(fd, &header.to_bytes(), at);
     if written.map_err(failed("write", unfinished))? != HEADER_BYTES {
         return refuse(unfinished, "its header was written in part".into());
@@ -302,7 +395,7 @@ fn fill_file(
     rustix::fs::fsync(&directory).map_err(failed("sync", parent))
 }
 
-fn new_header(length_bytes: u64, align_bytes: u64, path: &Path) -> Result<PmemHeader> {
+fn new_header(length_bytes: u64, align_bytes: u64, holds: u64, path: &Path) -> Result<PmemHeader> {
     let random = || random_u64().map_err(failed("get random numbers for", path));
     Ok(PmemHeader {
         magic: PMEM_MAGIC,
@@ -317,7 +410,7 @@ fn new_header(length_bytes: u64, align_bytes: u64, path: &Path) -> Result<PmemHe
         power_losses: 0,
         dirty_shutdowns: 0,
         region_id: [0; 2],
-        reserved: 0,
+        holds,
         checksum: 0,
     })
 }
@@ -334,7 +427,12 @@ fn present_boot(path: &Path) -> Result<[u64; 2]> {
 
 impl Found {
     /// Whether the header is of this release and of memory of this shape.
-    fn check(&self, header: &PmemHeader, path: &Path) -> Result<()> {
+    fn check(&self, header: &PmemHeader, holds: u64, path: &Path) -> Result<()> {
+        if header.holds != holds {
+            let reason = "it holds something else (a region of a pool, or the values of a cache): \
+                          choose another path, or remove it yourself";
+            return refuse(path, reason.into());
+        }
         if header.version != PMEM_VERSION {
             let found = header.version;
             let reason = format!("its header has version {found}, this program {PMEM_VERSION}");
@@ -431,6 +529,12 @@ impl Pmem {
         let domain = committed_domain(self.medium);
         let window = self.on_head(|head| head.beside(window, domain));
         window.persist(0, bytes).or_else(|error| not_durable(path, error))
+    }
+
+    /// A window of its file, behind the header.
+    fn space(&self, device: &DaxDevice) -> std::io::Result<Window> {
+        let options = MapOptions { file_offset: device.base_bytes, ..MapOptions::default() };
+        self.map(device.fd.as_fd(), device.device_bytes, options)
     }
 
     fn on_head<R>(&self, use_head: impl FnOnce(&PersistentWindow) -> R) -> R {

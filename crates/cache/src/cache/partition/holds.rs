@@ -93,7 +93,7 @@ impl Partition {
 
     /// Counts a change of a key, if it is watched; what lies behind memory of it is over.
     pub fn note_change(&mut self, hash: u64) {
-        self.forget_behind(hash);
+        self.outdate_behind(hash);
         if let Some(watched) = self.watched.0.get_mut(&hash) {
             watched.changes += 1;
         }

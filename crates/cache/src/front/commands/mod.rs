@@ -17,10 +17,12 @@ mod refused;
 pub mod scripted;
 mod table;
 
+use super::bytes::unsigned;
 use super::counters::Count;
 use super::redis::{CommandResult, RespCall, Unfinished, wrong_arity};
 use super::resp::{Args, OUT_OF_MEMORY};
 use super::transactions;
+use std::ops::Range;
 pub use table::COMMANDS;
 
 /// Words that are keys: the first one, the last one (from the end if negative, else from the first
@@ -344,6 +346,21 @@ pub fn run(mut call: RespCall<'_>) -> (Option<Unfinished>, Option<CommandId>) {
     }
 }
 
+/// Refused where a store lies behind memory.
+const BEYOND_STORE: [&str; 11] = [
+    "dbsize",
+    "eval",
+    "eval_ro",
+    "evalsha",
+    "evalsha_ro",
+    "fcall",
+    "fcall_ro",
+    "keys",
+    "randomkey",
+    "scan",
+    "swapdb",
+];
+
 /// Executes a command that was admitted.
 pub fn execute(call: &mut RespCall<'_>, id: CommandId) -> CommandResult {
     (id.command().run)(call)
@@ -369,6 +386,10 @@ fn admit(call: &RespCall<'_>) -> Result<CommandId, String> {
     if call.core.shared.is_over_maxmemory() && needs_memory(call, id) {
         return rejected(OUT_OF_MEMORY.into());
     }
+    if call.core.cache().has_store() && BEYOND_STORE.contains(&command.name) {
+        let name = command.name.to_ascii_uppercase();
+        return rejected(format!("ERR {name} would see what is in memory alone, not the store"));
+    }
     Ok(id)
 }
 
@@ -391,6 +412,16 @@ pub fn named(args: &Args, input: &[u8], first: usize) -> Option<CommandId> {
         return Some(id);
     }
     id.subcommand(args.get(input, first + 1))
+}
+
+/// The places of the keys that a script or function is told, behind their number.
+pub fn keys_told(id: CommandId, args: &Args, input: &[u8]) -> Range<usize> {
+    let name = id.command().name;
+    if args.len() < 3 || !["eval", "fcall"].iter().any(|start| name.starts_with(start)) {
+        return 0..0;
+    }
+    let count = unsigned(args.get(input, 2)).unwrap_or(0).min(args.len() as u64 - 3);
+    3..3 + count as usize
 }
 
 /// Bytes of its words that a command that is not known gets back.

@@ -2,8 +2,8 @@
 //! done, while other connections are served; when its items are back it is executed as any other.
 //! What did not come back is a miss.
 
-use super::{ParseStep, Pending, Session};
-use crate::constants::FETCH_KEYS_MAX;
+use super::{Dialect, ParseStep, Pending, Session};
+use crate::constants::{FETCH_KEYS_MAX, FETCH_TRIES_MAX};
 use crate::front::binary::BinaryRequest;
 use crate::front::binary_run::Opcode;
 use crate::front::commands;
@@ -22,7 +22,8 @@ impl Session {
         input: &[u8],
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> bool {
-        if std::mem::take(&mut self.has_fetched) {
+        let (tries, is_store) = (std::mem::take(&mut self.fetches), core.cache().has_store());
+        if tries > 0 && !is_store {
             return false;
         }
         // What was stored before is not looked for.
@@ -32,14 +33,45 @@ impl Session {
         let (cache, now) = (core.cache(), core.now);
         let mut behind = keys.take(FETCH_KEYS_MAX).filter(|key| cache.lies_behind(key, now));
         let Some(first) = behind.next() else { return false };
+        if tries >= FETCH_TRIES_MAX {
+            self.lose_store(core, "an item cannot be read");
+            return true;
+        }
         let (job, end) = JobEnd::begin(core);
         for key in std::iter::once(first).chain(behind) {
             let (shared, end) = (Arc::clone(&core.shared), Arc::clone(&end));
             cache.fetch(key, move || shared.look_at_clock(), move || drop(end));
         }
         drop(end);
-        (self.pending, self.has_fetched) = (Pending::Fetch(job), true);
+        (self.pending, self.fetches) = (Pending::Fetch(job), tries + 1);
         true
+    }
+
+    /// Whether the next command waits until the store behind memory keeps up.
+    pub(super) fn waits_for_store(&mut self, core: &Core) -> bool {
+        if !matches!(self.pending, Pending::None) {
+            return false;
+        }
+        let Some(change) = core.cache().store_is_behind() else { return false };
+        let (job, end) = JobEnd::begin(core);
+        core.cache().when_durable(change, move |_| drop(end));
+        self.pending = Pending::Fetch(job);
+        true
+    }
+
+    /// The store behind memory has failed a command: what became of it is not known, and the
+    /// connection ends.
+    pub fn lose_store(&mut self, core: &mut Core, why: &str) {
+        match self.dialect {
+            Dialect::Resp => core.fail(&format!("ERR the store behind memory has failed: {why}")),
+            Dialect::Text | Dialect::Memcached => {
+                let text = format!("SERVER_ERROR the store behind memory has failed: {why}\r\n");
+                core.out.bytes.extend_from_slice(text.as_bytes());
+            }
+            // Its answers bear the numbers of requests.
+            Dialect::Binary => {}
+        }
+        self.closing = true;
     }
 
     /// Looks whether what the command at `rest` waits for is there.
@@ -61,13 +93,17 @@ impl Session {
         input: &[u8],
         at: usize,
     ) -> bool {
-        // What waits for `EXEC` is one step then, with what is in memory.
-        if !core.cache().has_backing() || !self.client.known || self.client.has_begun() {
+        let rest = &input[at..];
+        if !core.cache().has_backing() || !self.client.known || args.is_empty() {
             return false;
         }
-        let rest = &input[at..];
-        if args.is_empty() {
-            return false;
+        if self.client.has_begun() {
+            // What waits for it is one step then, with what is in memory.
+            if !args.get(rest, 0).eq_ignore_ascii_case(b"exec") {
+                return false;
+            }
+            let keys = self.client.queued_keys(core.shared.settings.databases);
+            return self.fetch(core, input, keys.iter().map(Vec::as_slice));
         }
         if args.len() == 2 && args.get(rest, 0).eq_ignore_ascii_case(b"get") {
             return self.fetch(core, input, std::iter::once(args.get(rest, 1)));
@@ -77,7 +113,9 @@ impl Session {
         if !command.takes(args.len()) || (command == commands::SET && args.len() == 3) {
             return false;
         }
-        self.fetch(core, input, command.keys(args.len()).map(|word| args.get(rest, word)))
+        let named = command.keys(args.len());
+        let told = commands::keys_told(command, args, rest);
+        self.fetch(core, input, named.chain(told).map(|word| args.get(rest, word)))
     }
 
     /// Whether a store of the text protocol waits: one that depends on what is there.
@@ -178,12 +216,14 @@ mod tests {
 
         fn keep(&self, _: &LeavingItem<'_>) {}
 
-        fn forget(&self, hash: u64) {
+        fn forget(&self, hash: u64) -> u64 {
             self.0.lock().unwrap().gone.push(hash);
+            0
         }
 
-        fn forget_all(&self) {
+        fn forget_all(&self) -> u64 {
             self.0.lock().unwrap().are_all_gone = true;
+            0
         }
 
         fn contains(&self, hash: u64) -> bool {
@@ -285,9 +325,12 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_exec_is_one_step_with_what_is_in_memory() {
-        let (waits, said) = answers(Protocol::Resp, b"MULTI\r\nGET a\r\nEXEC\r\n");
-        assert_eq!((waits.len(), said.as_str()), (0, "+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n"));
+    fn what_waits_for_exec_has_its_keys_come_back_before_it_is_one_step() {
+        let input = b"MULTI\r\nGET a\r\nSELECT 1\r\nGET b\r\nSELECT 0\r\nINCR c\r\nEXEC\r\n";
+        let (waits, said) = answers(Protocol::Resp, input);
+        let queued = "+QUEUED\r\n".repeat(5);
+        let wanted = format!("+OK\r\n{queued}*5\r\n$2\r\n41\r\n+OK\r\n$-1\r\n+OK\r\n:42\r\n");
+        assert_eq!((waits, said), (vec![vec!["a".to_owned(), "c".to_owned()]], wanted));
     }
 
     #[test]

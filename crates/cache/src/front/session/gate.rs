@@ -22,7 +22,7 @@ impl Session {
     pub(super) fn enter_gate(&mut self, core: &mut Core, args: &mut Args, input: &[u8]) -> bool {
         // What began goes on, also what makes room for its value.
         let has_begun =
-            !matches!(self.pending, Pending::None) || self.room_steps > 0 || self.has_fetched;
+            !matches!(self.pending, Pending::None) || self.room_steps > 0 || self.fetches > 0;
         if has_begun || self.dialect != Dialect::Resp || !self.client.known {
             return true;
         }
@@ -81,7 +81,7 @@ impl Session {
         core.flush_batch(input);
         core.out.truncate(start);
         let is_over =
-            matches!(self.pending, Pending::None) && self.room_steps == 0 && !self.has_fetched;
+            matches!(self.pending, Pending::None) && self.room_steps == 0 && self.fetches == 0;
         if self.client.reply == ReplyMode::Skip && is_over {
             self.client.reply = ReplyMode::On;
         }

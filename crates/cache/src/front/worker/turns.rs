@@ -42,7 +42,7 @@ impl Worker<'_> {
         for index in std::mem::take(&mut self.waiting) {
             let connection = self.connections.get(index).and_then(Option::as_ref);
             let Some(connection) = connection else { continue };
-            match connection.session.job().map(|job| job.is_done()) {
+            match connection.job().map(|job| job.is_done()) {
                 Some(false) => self.waiting.push(index),
                 None if !connection.goes_on() => {}
                 Some(true) | None => self.serve(index, &GOES_ON),

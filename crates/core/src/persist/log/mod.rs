@@ -34,6 +34,7 @@ use crate::constants::{
 use format::{ENTRY_HEADER_BYTES, Found, LogHeader, Place, RECORD_HEADER_BYTES};
 pub use format::{HEADER_BYTES, VERSION};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// How a log divides its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,11 @@ impl LogGeometry {
     /// The segment with what is at an offset of the memory.
     pub fn segment_of(self, offset: u64) -> u32 {
         ((offset - HEADER_BYTES) / self.segment_bytes) as u32
+    }
+
+    /// Where what is in a segment lies.
+    pub fn range_of(self, segment: u32) -> Range<u64> {
+        self.start(segment)..self.start(segment) + self.segment_bytes
     }
 
     fn start(self, segment: u32) -> u64 {
