@@ -82,13 +82,13 @@ fn a_rack_with_a_spill_file_holds_six_times_its_memory_also_after_kill_9() {
     let pool = stage.pool(0, Tcp);
     let mut handle = pool.handle().unwrap();
     let began = Instant::now();
-    let filled = fill(&mut handle, 6 * mib << 20, &mut random);
+    let filled = fill(&mut handle, (6 * mib) << 20, &mut random);
     let filling = began.elapsed();
     let stats = &stage.stats(&pool)[0];
     assert_eq!((stats.frames, stats.page_bytes), (9 * mib / 2, 2 << 20));
     // A page on its way counts for neither place.
     let held_bytes = stats.allocated_bytes + stats.pages_moving * stats.page_bytes;
-    assert!(held_bytes >= 6 * mib << 20, "{stats:?}");
+    assert!(held_bytes >= (6 * mib) << 20, "{stats:?}");
     stage.kill_daemon(0);
     stage.start_daemon(0);
     let began = Instant::now();
