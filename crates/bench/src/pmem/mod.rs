@@ -63,7 +63,8 @@ pub fn run(
     let profile = MediaProfile::default();
     let mut one = PmemRun { memory, time, threads_max, paper, rows: Vec::new(), profile };
     let mut steps = Steps::new(7, progress);
-    let parts: [(&str, fn(&mut PmemRun)); 7] = [
+    type Part = fn(&mut PmemRun);
+    let parts: [(&str, Part); 7] = [
         ("idle latency", PmemRun::latency),
         ("tails", PmemRun::tails),
         ("threads", PmemRun::by_threads),
