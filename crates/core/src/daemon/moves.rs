@@ -44,7 +44,7 @@ use tiers::TierMove;
 const LOCK_TOKEN_MAX: u64 = 1 << 62;
 
 /// The record of a mover that was there before this process.
-const NOBODY: u32 = u32::MAX;
+const UNNAMED: u32 = u32::MAX;
 /// The record of this daemon, which moves pages between the rack's memories.
 const OWN_MOVES: u32 = u32::MAX - 1;
 
@@ -583,7 +583,7 @@ impl Daemon {
         let frame = self.frames.by_page.get(&page.0).copied().unwrap_or(u32::MAX);
         let asker = Some(Asker { settles: true, ..asker });
         if let Some(departure) = self.moves.departing.get_mut(&frame) {
-            if ![record, NOBODY].contains(&departure.record) {
+            if ![record, UNNAMED].contains(&departure.record) {
                 return Some(stays(page, "another move of it is under way"));
             }
             departure.asker = asker;
@@ -591,7 +591,7 @@ impl Daemon {
             return None;
         }
         if let Some(arrival) = self.moves.arriving.get_mut(&frame)
-            && [record, NOBODY].contains(&arrival.record)
+            && [record, UNNAMED].contains(&arrival.record)
         {
             arrival.asker = asker;
             if !matches!(arrival.stage, ArrivalStage::Asking(_)) {

@@ -1,7 +1,7 @@
 //! What becomes of a move without its mover: one that takes too long, one that attach found.
 
 use super::tiers::TierMove;
-use super::{Arrival, ArrivalStage, Departure, DepartureStage, NOBODY};
+use super::{Arrival, ArrivalStage, Departure, DepartureStage, UNNAMED};
 use crate::addr::Generation;
 use crate::constants::{MOVE_DRAIN_NS, MOVE_SHUT_NS, SPILL_SHUT_NS};
 use crate::daemon::frames::FrameEntry;
@@ -54,7 +54,7 @@ impl Daemon {
         world: &mut W,
     ) {
         let FrameEntry { page, generation, .. } = *entry;
-        let (record, asker, since) = (NOBODY, None, None);
+        let (record, asker, since) = (UNNAMED, None, None);
         match entry.state {
             FrameState::Departing => {
                 let key = Generation(self.frames.take_generations(world.private(), 2));
