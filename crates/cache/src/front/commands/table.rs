@@ -236,8 +236,9 @@ pub const COMMANDS: &[Command] = commands! {
         tips "request_policy:all_nodes response_policy:all_succeeded" => config::set,
         "option value [option value ...]" "Changes options of the running server."
         differs "`client-output-buffer-limit` (of normal clients), `latency-monitor-threshold`, \
-            `maxclients`, `maxmemory` (at most, and 0 is, what it was started with; below what the \
-            empty index needs, Redis's commands that may need memory are refused), `slowlog-*`, `tiering`, `timeout`; the policy stays.";
+            `maxclients`, `maxmemory` (at most, and 0 is, what it was started with; below what \
+            the empty index needs, Redis's commands that may need memory are refused), \
+            `slowlog-*`, `tiering`, `timeout`; the policy stays.";
     "copy" -3 WRITE | DENYOOM | UNNAMED, COPIED "generic" "6.2.0" O_BYTES => keyspace::copy,
         "key target [DB database] [REPLACE]" "Copies a key.";
     "dbsize" 1 READONLY | FAST | KEYSPACE | UNNAMED, NONE "server" "1.0.0" O_1
