@@ -137,6 +137,7 @@ thread_local! {
 }
 
 /// The number of the last change that this thread has made behind memory since it asked; 0 if none.
+#[cfg(any(test, feature = "front"))]
 pub fn take_last_change() -> u64 {
     LAST_CHANGE.take()
 }

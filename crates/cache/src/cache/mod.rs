@@ -51,7 +51,9 @@ mod touched;
 mod view;
 mod watch;
 
-pub use backing::{BackingStore, DurableTold, FetchDone, KeptItem, KeptWith, LeavingItem};
+#[cfg(feature = "flash")]
+pub use backing::DurableTold;
+pub use backing::{BackingStore, FetchDone, KeptItem, KeptWith, LeavingItem};
 #[cfg(feature = "front")]
 pub(crate) use backing::{note_change_of, take_last_change};
 pub use databases::DATABASES_MAX;
