@@ -15,8 +15,8 @@ use super::io_error;
 use rackpool_core::layout::BLOCK_BYTES;
 use rackpool_core::spill::{SLOT_HEADER_BYTES, SlotHeader, SpillDone, SpillJob};
 use rackpool_core::{Error, RackId, Result};
-use rackpool_mem::log;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rackpool_mem::{files, log};
+use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -107,8 +107,7 @@ impl SpillOpening {
             ),
             _ => failed("open", &error),
         })?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| self.wrong("another daemon has it"))?;
+        files::lock(&file).map_err(|_| self.wrong("another daemon has it"))?;
         let is_file = file.metadata().map_err(|error| failed("look at", &error))?.is_file();
         if !is_file {
             return Err(self.wrong("it is no file"));
