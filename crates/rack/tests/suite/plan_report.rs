@@ -8,7 +8,8 @@ use rackpool_rack::plan;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
+    "cache",
     "recommendation",
     "stranding",
     "blast",
@@ -23,7 +24,8 @@ const SECTIONS: [&str; 11] = [
 ];
 const CHARTS: [&str; 5] =
     ["chart-pareto", "chart-cost", "chart-saving", "chart-latency", "chart-tornado"];
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 12] = [
+    "table-cache",
     "table-stranding",
     "table-blast",
     "table-designs",
