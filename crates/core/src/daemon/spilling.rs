@@ -23,7 +23,7 @@ use crate::constants::{
 use crate::daemon::frames::FrameEntry;
 use crate::daemon::{Daemon, World, slab};
 use crate::error::{Error, Result};
-use crate::layout::FrameState;
+use crate::layout::{AllocationKind, FrameState};
 use crate::seam::{Mutation, Nanos, Probe};
 use crate::wire::Reply;
 use std::collections::{BTreeMap, VecDeque};
@@ -269,9 +269,13 @@ impl Daemon {
             if self.frames.damaged.contains(&frame) {
                 continue;
             }
-            let FrameEntry { page, state, owner, .. } =
+            let FrameEntry { page, state, owner, kind, shift, .. } =
                 FrameEntry::load_checked(world.private(), frame);
             if state != FrameState::Home || owner.0 != 0 || self.replicas.is_shared(page) {
+                continue;
+            }
+            if kind == AllocationKind::Table && shift != 0 {
+                // Sweeps look at its objects, one by one, in memory.
                 continue;
             }
             if self.heat.is_resting(page) {
