@@ -280,6 +280,7 @@ pub const SCENARIOS: &[Scenario] = &[
         machine: Machine { memory_mib: 512, disk_mib: 128, ..MACHINE },
         modules: &["virtio_blk", "dm_mod", "dm_flakey"],
         uses_program: true,
+        is_soak: true,
         script: include_str!("scenarios/disk-faults.sh"),
         ..SCENARIO
     },
@@ -288,6 +289,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "power cuts while racks are written, on a disk, a devdax and a DAX file system",
         power_cuts: 7,
         limit_s: 480,
+        is_soak: true,
         ..ON_LASTING
     },
     Scenario {
