@@ -44,6 +44,35 @@ pub const LOCK_RELEASES: u32 = 8;
 /// A lock's name is a multiple of this: one cache line. Source: Rcmp §5.4 (locks on addresses).
 pub const LOCK_ALIGN_BYTES: u64 = 64;
 
+/// Objects of a slab page that are lent to a handle together, at most: each has a bit in the low
+/// half of a word of its slot.
+pub const LOAN_OBJECTS_MAX: u32 = 32;
+/// Bytes of such a group at most.
+pub const LOAN_BYTES_MAX: u64 = 16 << 10;
+/// log2 of the largest objects that are lent: four make a group.
+pub const LOAN_SHIFT_MAX: u8 = 12;
+/// Groups that a handle has at once in a rack: the objects of a million bytes and more, so that a
+/// steady mix of allocations and frees stays among them.
+pub const LOANS_MAX: u32 = 1024;
+/// Objects that one answer lends at most, about: a message for each hundred of the smallest.
+pub const LEND_OBJECTS_MAX: u32 = 128;
+/// Bytes that one answer lends at most, about.
+pub const LEND_BYTES_MAX: u64 = 64 << 10;
+/// Groups that one answer lends at most, of pages that are nearly full: they fit into
+/// [`MESSAGE_BYTES_MAX`].
+pub const LEND_GROUPS_MAX: usize = 32;
+/// Groups that one request gives back at most.
+pub const LOANS_RETURNED_MAX: usize = 256;
+/// Free objects that a handle keeps in a rack, bytes; of more it gives half back.
+pub const MAGAZINE_BYTES_MAX: u64 = 256 << 10;
+/// Objects of a size that a handle asks for one by one, and of others' that it frees one by one,
+/// before it begins with batches: most handles allocate little.
+pub const MAGAZINE_BEGIN: u32 = 8;
+/// Frees of others' objects that wait in a slot until the daemon is told.
+pub const FREE_QUEUE: u32 = 64;
+/// How long a handle leaves its loans alone before the daemon takes them back, ns.
+pub const LOAN_IDLE_NS: u64 = NS_PER_SECOND;
+
 /// The two halves of a handle's write buffer together by default, bytes: half a MiB holds what a
 /// lock's holder writes in a few hundred round trips. Rcmp §6.1 has two of 64 MB, for all threads.
 pub const WRITE_BUFFER_BYTES_DEFAULT: u32 = 1 << 20;

@@ -15,8 +15,8 @@
 use crate::addr::{FrameIndex, PageGeometry};
 use crate::coherence::Coherence;
 use crate::constants::{
-    CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES, RING_ENTRIES,
-    RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX, TIERS_MAX,
+    CELLS, DEBTS_MAX, DUES_MAX, FREE_QUEUE, LOANS_MAX, LOCKS_MAX, REPLICA_HOMES, RING_DATA_BYTES,
+    RING_ENTRIES, RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX, TIERS_MAX,
 };
 use crate::tier::Tiers;
 use serde::{Deserialize, Serialize};
@@ -494,8 +494,41 @@ pub const SLOT_REPLY_RING: u64 = SLOT_REQUEST_RING + RING_BYTES;
 pub const SLOT_REMOTE_REQUEST_RING: u64 = SLOT_REPLY_RING + RING_BYTES;
 /// Offset of the ring for their replies.
 pub const SLOT_REMOTE_REPLY_RING: u64 = SLOT_REMOTE_REQUEST_RING + RING_BYTES;
+/// Offset of the loans: groups of objects that the handle may hand out.
+pub const SLOT_LOANS: u64 = SLOT_REMOTE_REPLY_RING + RING_BYTES;
+/// Bytes of a loan.
+pub const LOAN_BYTES: u64 = 16;
+/// Offset of the frees that wait for the daemon.
+pub const SLOT_FREE_QUEUE: u64 = SLOT_LOANS + LOAN_BYTES * LOANS_MAX as u64;
+/// Length of a slot section without loans, as before them: such a section is lengthened.
+pub const SLOT_BYTES_OLD: u64 = SLOT_LOANS;
 /// Length of a slot section.
-pub const SLOT_BYTES: u64 = SLOT_REMOTE_REPLY_RING + RING_BYTES;
+pub const SLOT_BYTES: u64 =
+    (SLOT_FREE_QUEUE + 8 * FREE_QUEUE as u64).next_multiple_of(BLOCK_BYTES);
+
+/// Words of a loan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum LoanWord {
+    /// The first object's address, and log2 of the size in the low bits. The daemon writes it.
+    Group = 0,
+    /// Which objects are free in bits 0–31; the number of the object that is being handed out plus
+    /// one in bits 32–37; bit 63: they are lent. Changed by atomics of both.
+    Free = 1,
+}
+
+/// Offset of a word of a loan in a slot section.
+#[inline]
+pub const fn loan_word(loan: u16, word: LoanWord) -> u64 {
+    SLOT_LOANS + LOAN_BYTES * loan as u64 + 8 * word as u64
+}
+
+/// Offset of a free that waits, in a slot section: an address and log2 of the size in the low bits;
+/// the client fills it, the daemon stores 0.
+#[inline]
+pub const fn free_queue_word(index: u32) -> u64 {
+    SLOT_FREE_QUEUE + 8 * index as u64
+}
 
 /// Length of the bell section: the ready bitmap, one bit a slot.
 pub const BELL_BYTES: u64 = BLOCK_BYTES;

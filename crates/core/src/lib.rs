@@ -21,6 +21,7 @@ pub mod error;
 pub mod fabric;
 pub mod heat;
 pub mod layout;
+pub mod loan;
 pub mod lock_releases;
 pub mod master;
 pub mod member;

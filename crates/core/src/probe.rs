@@ -150,6 +150,18 @@ names! {
         ChangeUnmarked = "change-unmarked",
         /// Audits are not told which clients are in the middle of a change.
         HideChanges = "hide-changes",
+        /// Objects are lent and are not marked as used.
+        LendUnmarked = "lend-unmarked",
+        /// A client hands objects out of a loan that has ended.
+        TakeUnlent = "take-unlent",
+        /// … with what was in them.
+        TakeUnzeroed = "take-unzeroed",
+        /// What a dead client could still hand out stays lent.
+        KeepLoans = "keep-loans",
+        /// A free that waited in a slot is done, and waits there still.
+        FreeQueuedTwice = "free-queued-twice",
+        /// A page leaves while frees of its objects wait in slots.
+        MoveQueuedFrees = "move-queued-frees",
         /// HERD's fast path: a request that comes again is done again.
         ApplyRepeatedRequest = "apply-repeated-request",
         /// A request that comes again is not answered again.
@@ -325,6 +337,8 @@ names! {
         LocateAtMaster = "locate-at-master",
         /// Client: an allocation asks the master for a rack before its own.
         PickRackFirst = "pick-rack-first",
+        /// Client: objects are asked for in batches, and frees of others' wait, from the first on.
+        BatchAtOnce = "batch-at-once",
         /// Client: a doorbell carries one work request.
         BatchOfOne = "batch-of-one",
         /// Client: a connection takes no further work request until one has ended.
@@ -478,7 +492,7 @@ mod tests {
         for (index, one) in Race::ALL.into_iter().enumerate() {
             assert!(one as usize == index && names.insert(one.name()), "{one:?}");
         }
-        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 87);
+        assert_eq!(Mutation::ALL.iter().filter(|one| one.is_simulated()).count(), 93);
     }
 
     #[test]

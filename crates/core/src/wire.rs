@@ -6,6 +6,7 @@ mod agent;
 mod audit;
 mod counts;
 mod join;
+mod loan;
 mod proxied;
 mod stats;
 
@@ -15,6 +16,7 @@ pub use agent::{AgentEvent, AgentRequest, HostProcess, HostTag};
 pub use audit::{AllocationPiece, AuditReply, AuditRequest, ChangingSession, KindTotal};
 pub use counts::{AnswerCounts, CallCounts, RequestCounts};
 pub use join::{ControlHello, ControlReply, RegionInfo, RemoteReply, RemoteRequest};
+pub use loan::{LentGroup, LoanReply, LoanRequest};
 pub use proxied::{
     ProxyOrder, ProxyOutcome, ProxyStatus, ProxyWork, Routed, channel_of, decode_front, reroute,
 };
@@ -37,7 +39,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
 /// Version of the messages here; said first on every connection.
-pub const WIRE_VERSION: u32 = 20;
+pub const WIRE_VERSION: u32 = 21;
 
 /// What a page's home knows of it and hands over with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,6 +265,8 @@ pub enum Request {
         addr: GAddr,
         bytes: u64,
     },
+    /// To the daemon of a slot: about the objects that its handle hands out itself.
+    Loan(LoanRequest),
 }
 
 impl Request {
@@ -381,6 +385,7 @@ pub enum Reply {
     TieredStats(Box<DaemonStats>, TierReport),
     /// To `Persist`: it outlives a loss of power from now on.
     Persisted,
+    Loan(LoanReply),
 }
 
 /// A session as its daemon sees it now.

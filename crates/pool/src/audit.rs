@@ -23,6 +23,11 @@ impl Handle {
         kind: AllocationKind,
     ) -> Result<GAddr> {
         self.client.set_order(self.links.order());
+        if self.is_free_to_go()
+            && let Some(addr) = self.client.alloc_warm(bytes, placement, kind)
+        {
+            return Ok(addr);
+        }
         let mut op = Alloc::new(&mut self.client, bytes, placement, kind);
         Ok(self.run(&mut op)?)
     }

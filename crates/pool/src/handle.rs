@@ -16,8 +16,9 @@ use crate::stats::{Explain, HandleStats};
 use crate::submit::{Completed, Submissions, Ticket};
 use rackpool_core::GAddr;
 use rackpool_core::client::{
-    Access, AtWord, Client, Coupled, CoupledIo, CoupledOptions, DaemonQuery, Free, Locate,
-    MasterQuery, Miss, OWN, Operation, Piece, Placement, Reach, Transfer, TransferTables,
+    Access, AtWord, Client, Coupled, CoupledIo, CoupledOptions, DaemonQuery, EndLoans, Free,
+    LocalFree, Locate, MasterQuery, Miss, OWN, Operation, Piece, Placement, Reach, Transfer,
+    TransferTables,
 };
 use rackpool_core::constants::STALE_RETRIES_MAX;
 use rackpool_core::layout::AllocationKind;
@@ -131,9 +132,19 @@ impl Handle {
     /// Frees what [`Handle::alloc`] gave; `bytes` as given there.
     ///
     /// # Errors
-    /// `bad-free` if that is no allocation of this size; `not-mapped` if it was freed.
+    /// `bad-free` if that is no allocation of this size; `not-mapped` if it was freed. A handle that
+    /// frees many small objects of others tells their daemon of 64 at once: `bad-free` may then
+    /// name one of these.
     pub fn free(&mut self, addr: GAddr, bytes: u64) -> Result<()> {
         self.client.check(addr, bytes)?;
+        if self.is_free_to_go() {
+            match self.client.free_object(addr, bytes) {
+                LocalFree::Done => return Ok(()),
+                LocalFree::DoneOver(link) => return Ok(self.run(&mut EndLoans(link))?),
+                LocalFree::Bad(error) => return Err(error.into()),
+                LocalFree::QueueFull(_) | LocalFree::Ask => {}
+            }
+        }
         Ok(self.run(&mut Free::new(addr, bytes))?)
     }
 
@@ -701,6 +712,12 @@ impl Handle {
 }
 
 impl Handle {
+    /// Whether nothing has to be done before the next allocation or free.
+    #[inline]
+    pub(crate) fn is_free_to_go(&self) -> bool {
+        !self.coupled.is_active() && self.submitted() == 0 && !self.links.locks.is_due()
+    }
+
     pub(crate) fn give_locks_back(&mut self) {
         self.settle_locked();
         if self.links.locks.is_due() {

@@ -3,7 +3,7 @@
 //! were tried.
 
 use super::locate::{Retries, unexpected};
-use super::{Client, Context, DaemonQuery, LinkId, Locate, Operation};
+use super::{Client, Context, DaemonQuery, LinkId, LocalFree, Locate, OWN, Operation, Take};
 use crate::addr::{GAddr, RackId};
 use crate::constants::RACKS_MAX;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::layout::AllocationKind;
 use crate::placement::Order;
 use crate::seam::{Mem, Rare};
 use crate::tier::Tier;
-use crate::wire::{MasterAnswer, MasterCall, PageHome, Reply, Request};
+use crate::wire::{LoanReply, LoanRequest, MasterAnswer, MasterCall, PageHome, Reply, Request};
 
 /// Where an allocation shall live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +109,81 @@ impl Alloc {
     }
 }
 
+/// How often an allocation looks at its loans, as long as pages have to be found or more is lent.
+const TAKES_MAX: usize = 4;
+
+impl Alloc {
+    /// An object that the daemon has lent, or lends now.
+    async fn take_lent<M: Mem>(
+        &self,
+        cx: &mut impl Context<M>,
+        link: LinkId,
+    ) -> Result<Option<GAddr>> {
+        if !matches!(self.placement, Placement::Auto | Placement::Local | Placement::Rack(_)) {
+            return Ok(None);
+        }
+        let (bytes, kind) = (self.bytes, self.kind);
+        for _ in 0..TAKES_MAX {
+            match cx.client().take_object(link, bytes, kind) {
+                Take::Taken(addr) => return Ok(Some(addr)),
+                Take::Unknown(addr) => Locate::new(cx.client(), addr, 1).run(cx).await?,
+                Take::Nothing => {
+                    let request = cx.client().lend_request(link, bytes, kind);
+                    let Some(request) = request else { return Ok(None) };
+                    let reply = cx.daemon(link, Request::Loan(request)).await?;
+                    let Reply::Loan(LoanReply::Lent(groups)) = reply else {
+                        return Err(unexpected("daemon", "a question for loans"));
+                    };
+                    if !cx.client().on_lent(link, bytes, kind, &groups)? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<M: Mem> Client<M> {
+    /// An allocation that needs neither a message nor the time to send one.
+    #[inline]
+    pub fn alloc_warm(
+        &mut self,
+        bytes: u64,
+        placement: Placement,
+        kind: AllocationKind,
+    ) -> Option<GAddr> {
+        let is_own = match placement {
+            Placement::Auto => self.order() == Order::LocalFirst,
+            Placement::Local => true,
+            _ => false,
+        };
+        match is_own.then(|| self.take_object(OWN, bytes, kind))? {
+            Take::Taken(addr) => Some(addr),
+            Take::Unknown(_) | Take::Nothing => None,
+        }
+    }
+}
+
+/// Gives back what a handle has free of a rack beyond what it should keep. What cannot be said now
+/// is said with a later request.
+#[derive(Debug)]
+pub struct EndLoans(pub LinkId);
+
+impl<M: Mem> Operation<M> for EndLoans {
+    type Output = ();
+
+    async fn run(&mut self, cx: &mut impl Context<M>) -> Result<()> {
+        let Some(request) = cx.client().end_request(self.0) else { return Ok(()) };
+        match cx.daemon(self.0, Request::Loan(request)).await {
+            Ok(Reply::Loan(LoanReply::Ended)) => cx.client().on_ended(self.0),
+            Ok(_) => return Err(unexpected("daemon", "the end of loans")),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+}
+
 impl<M: Mem> Operation<M> for Alloc {
     type Output = GAddr;
 
@@ -124,6 +199,9 @@ impl<M: Mem> Operation<M> for Alloc {
                 cx.connect(rack).await?;
                 continue;
             };
+            if let Some(addr) = self.take_lent(cx, link).await? {
+                return Ok(addr);
+            }
             let (bytes, kind) = (self.bytes, self.kind);
             let request = match self.placement {
                 Placement::Tier(tier) => Request::AllocIn { bytes, kind, tier },
@@ -247,6 +325,20 @@ impl Free {
     }
 }
 
+/// Has the daemon free what waits in a slot; the error of one of these frees.
+async fn empty_queue<M: Mem>(link: LinkId, cx: &mut impl Context<M>) -> Result<Result<()>> {
+    match cx.daemon(link, Request::Loan(LoanRequest::EmptyQueue)).await? {
+        Reply::Loan(LoanReply::Emptied { is_open, bad }) => {
+            cx.client().queue_emptied(link, is_open);
+            Ok(bad.map_or(Ok(()), |(addr, bytes)| {
+                let reason = "of an earlier free: no object of this size lives there".into();
+                Err(Error::BadFree { addr, bytes, reason })
+            }))
+        }
+        _ => Err(unexpected("daemon", "an order to free what waits")),
+    }
+}
+
 /// A slab page stays with its other objects; if it went, its generation tells.
 fn forget_freed<M: Mem>(client: &mut Client<M>, addr: GAddr, bytes: u64) {
     if bytes > client.geometry().page_bytes() / 2 {
@@ -259,10 +351,20 @@ impl<M: Mem> Operation<M> for Free {
 
     async fn run(&mut self, cx: &mut impl Context<M>) -> Result<()> {
         let Self { addr, bytes } = *self;
+        let mut late = Ok(());
+        for _ in 0..TAKES_MAX {
+            match cx.client().free_object(addr, bytes) {
+                LocalFree::Done => return late,
+                LocalFree::DoneOver(link) => return EndLoans(link).run(cx).await.and(late),
+                LocalFree::Bad(error) => return Err(error),
+                LocalFree::QueueFull(link) => late = late.and(empty_queue(link, cx).await?),
+                LocalFree::Ask => break,
+            }
+        }
         match Home::of(addr).ask(cx, &Request::Free { addr, bytes }).await? {
             Reply::Freed => {
                 forget_freed(cx.client(), addr, bytes);
-                Ok(())
+                late
             }
             _ => Err(unexpected("daemon", "a free")),
         }

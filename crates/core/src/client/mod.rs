@@ -18,6 +18,7 @@ mod flush;
 mod held;
 mod keeper;
 mod locate;
+mod magazine;
 mod migrate;
 mod page_cache;
 mod query;
@@ -32,7 +33,7 @@ mod translate;
 mod usage;
 mod write_buffer;
 
-pub use alloc::{Alloc, AtHome, AtRack, AtWord, Free, Placement};
+pub use alloc::{Alloc, AtHome, AtRack, AtWord, EndLoans, Free, Placement};
 pub use audit::{IsAllocated, Reclaim};
 pub use context::{Context, Io, Operation};
 pub use coupled::{Coupled, CoupledIo, CoupledOptions, CoupledStats};
@@ -40,6 +41,7 @@ pub use flush::{Flush, Look};
 pub use held::{Dropped, HeldLock, HeldLocks, LockRange, Losses, OwedLock};
 pub use keeper::{Keeper, Tended, Tending};
 pub use locate::Locate;
+pub use magazine::{LocalFree, Take};
 pub use migrate::Migrate;
 pub use page_cache::PageCache;
 pub use query::{DaemonQuery, MasterQuery};
@@ -148,6 +150,8 @@ pub struct Client<M> {
     /// Where replicas are of pages that were written to.
     known: spread::Known,
     changes: change::Changes,
+    /// By link.
+    magazines: Vec<magazine::Magazine>,
 }
 
 /// Accesses of a batch that ask for their lines together: enough to cover the latency of far
@@ -231,6 +235,7 @@ impl<M: Mem> Client<M> {
             has_learnt: false,
             known: spread::Known::default(),
             changes: change::Changes::default(),
+            magazines: Vec::new(),
         }
     }
 
@@ -305,6 +310,7 @@ impl<M: Mem> Client<M> {
         if let Some(link) = self.link_of(rack) {
             self.links[link.0 as usize].reach = reach;
             self.show_changes();
+            self.review_loans(link);
             return Ok(link);
         }
         self.links.push(LinkState { rack, reach, regions: 0 });
@@ -314,6 +320,7 @@ impl<M: Mem> Client<M> {
     /// Forgets every translation through a link, after its region was replaced.
     pub fn forget_link(&mut self, link: LinkId) {
         self.translations.forget_link(link);
+        self.forget_loans(link);
         let regions = &mut self.links[link.0 as usize].regions;
         *regions = regions.wrapping_add(1);
     }

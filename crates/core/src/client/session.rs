@@ -297,5 +297,6 @@ fn operation_name(request: &Request) -> &'static str {
         Request::Audit(_) => "audit",
         Request::Reclaim { .. } => "free of what nothing names",
         Request::Persist { .. } => "persist",
+        Request::Loan(_) => "loan of objects",
     }
 }

@@ -162,7 +162,7 @@ impl Daemon {
             Ok(word) => word,
             Err(error) => return AllocOutcome::Answer(Err(error)),
         };
-        if let Err(error) = self.check_quota(ticket, world) {
+        if let Err(error) = self.check_quota_and_loans(ticket, world) {
             return AllocOutcome::Answer(Err(error));
         }
         let shift = slab::class_shift(&self.layout, ticket.bytes);
@@ -200,6 +200,16 @@ impl Daemon {
         }
         let purpose = JobPurpose::Slab { class, waiters: vec![*ticket] };
         self.new_pages(NewPages { count: 1, range, purpose }, ticket, first, world)
+    }
+
+    /// As [`Daemon::check_quota`], after what the asker's handles have not handed out has gone back.
+    fn check_quota_and_loans<W: World>(&mut self, ticket: &Ticket, world: &mut W) -> Result<()> {
+        let Err(error) = self.check_quota(ticket, world) else { return Ok(()) };
+        let slots = self.slots_of_holder(ticket.record);
+        match self.end_loans_of(&slots, world) {
+            0 => Err(error),
+            _ => self.check_quota(ticket, world),
+        }
     }
 
     /// The frames that serve a request: those of the tier that it names, `None` if there is no such
@@ -306,6 +316,10 @@ impl Daemon {
         let (count, range) = (wanted.count, &wanted.range);
         let free = self.frames.free_in(range, count);
         if free < count {
+            // Then there may be an object, or a page that has become empty.
+            if self.end_all_loans(world) > 0 {
+                return AllocOutcome::Waits;
+            }
             let found = free
                 + self.freeing.coming(range)
                 + self.coming_from_tier_move(range)

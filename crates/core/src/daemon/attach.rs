@@ -22,6 +22,7 @@ use crate::daemon::drain::DrainState;
 use crate::daemon::frames::{FrameEntry, Frames, back_metadata, state_offset};
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
+use crate::daemon::loans::Loans;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::Moves;
 use crate::daemon::persist::drop_volatile;
@@ -214,6 +215,7 @@ impl Daemon {
             replicas: Replicas::default(),
             rooms: ReplicaQuotas::default(),
             quota: Quota::default(),
+            loans: Loans::default(),
             audits,
             allocated_bytes: 0,
             allocations_live: 0,

@@ -57,11 +57,12 @@ impl Daemon {
     pub(super) fn on_audit<W: World>(
         &mut self,
         request: AuditRequest,
-        world: &W,
+        world: &mut W,
     ) -> Result<AuditReply> {
         match request {
             AuditRequest::Due => {}
             AuditRequest::Begin => {
+                self.settle_tables(world);
                 let watch = self.slabs.begin_watch(world.private(), AllocationKind::Table);
                 let ends = &mut self.audits.generation_ends;
                 ends.insert(watch, self.frames.generation_next());
@@ -100,6 +101,8 @@ impl Daemon {
         watch: u64,
         world: &mut W,
     ) {
+        // What waits to be freed is not seen as lost.
+        self.settle_tables(world);
         match self.watched_bytes(addr, watch, world) {
             Ok(bytes) => self.free(ticket.of_bytes(bytes), addr, None, world),
             Err(error) => self.answer(&ticket, Err(error), world),

@@ -237,12 +237,15 @@ impl Daemon {
         true
     }
 
+    /// The allocation of this address and size. A loan that it is in ends: only without that the
+    /// bitmap says what lives.
     pub(super) fn find_allocation<W: World>(
-        &self,
+        &mut self,
         addr: GAddr,
         bytes: u64,
-        world: &W,
+        world: &mut W,
     ) -> Result<FreeTarget> {
+        self.settle_object(addr, world);
         let bad = |reason: &str| Err(Error::BadFree { addr, bytes, reason: reason.into() });
         if bytes == 0 || addr.is_null() {
             return bad(if bytes == 0 { "nothing has 0 bytes" } else { "it is null" });

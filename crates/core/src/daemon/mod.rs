@@ -27,6 +27,7 @@ mod drain;
 mod frames;
 mod free;
 mod heat;
+mod loans;
 mod locks;
 mod moves;
 mod outbox;
@@ -54,7 +55,7 @@ pub use session::{LocalClient, RemoteClient, SessionInfo};
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::coherence::{self, Coherence};
 use crate::constants::{
-    LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
+    LOAN_IDLE_NS, LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
 };
 use crate::counts::{FabricCounts, ProxyCounts};
 use crate::daemon::alloc::Allocations;
@@ -66,6 +67,7 @@ use crate::daemon::drain::DrainState;
 use crate::daemon::frames::Frames;
 use crate::daemon::free::Freeing;
 use crate::daemon::heat::Heat;
+use crate::daemon::loans::Loans;
 use crate::daemon::locks::Locks;
 use crate::daemon::moves::{Asker, Moves};
 use crate::daemon::quota::Quota;
@@ -209,6 +211,7 @@ pub struct Daemon {
     replicas: Replicas,
     rooms: ReplicaQuotas,
     quota: Quota,
+    loans: Loans,
     audits: Audits,
     allocated_bytes: u64,
     allocations_live: u64,
@@ -382,6 +385,7 @@ impl Daemon {
         self.replicas.end_session(ClientId::of_record(record), session);
         self.end_room(record, world);
         self.abandon_moves(record, world);
+        self.end_session_loans(record, world);
         self.take_back(record, world);
         self.free_owned(session, world);
         self.release_session(session, world);
@@ -462,6 +466,7 @@ impl Daemon {
                 Request::Fetch(fetch) => self.fetch(record, seq, &fetch, world),
                 Request::Store { addr, data } => Some(self.store(addr, &data.0, world)),
                 Request::Persist { addr, bytes } => Some(self.persist(addr, bytes, world)),
+                Request::Loan(request) => Some(self.on_loan(record, request, world)),
                 Request::ReplicaPoll(poll) => self.replica_poll(record, seq, &poll),
                 Request::ReplicaRoom { home, directory } => {
                     Some(self.replica_quota(record, home, directory, world))
@@ -488,6 +493,7 @@ impl Daemon {
         self.time_orphans(now);
         self.time_locks(now, world);
         self.time_replicas(now, world);
+        self.time_loans(now, world);
         self.scrub(1, world);
         self.advance(world);
     }
@@ -501,7 +507,8 @@ impl Daemon {
             || self.locks.needs_tick()
             || self.moves.needs_tick()
             || self.orphans.needs_tick();
-        if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns() }
+        let loans = self.loans.needs_tick().then_some(LOAN_IDLE_NS);
+        if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns().into_iter().chain(loans).min() }
     }
 
     fn stats_reply<W: World>(&self, world: &W) -> Reply {
@@ -513,6 +520,7 @@ impl Daemon {
         let (slots_used, remote_sessions) = self.sessions.counts();
         let (locks_held, lock_waiters) = self.locks.counts();
         let (client_quota_bytes, client_held_bytes_max) = self.quota.counts();
+        let (lent_free, lent_free_bytes) = self.lent_free(world);
         let mut answers = self.answers.clone();
         answers.add_denied(world.connections_refused());
         DaemonStats {
@@ -525,8 +533,8 @@ impl Daemon {
             frames_backable: self.frames_backable(world),
             frames_quarantined: self.freeing.quarantined() as u64,
             frames_slab: self.slabs.count() as u64,
-            allocated_bytes: self.allocated_bytes,
-            allocations: self.allocations_live,
+            allocated_bytes: self.allocated_bytes.saturating_sub(lent_free_bytes),
+            allocations: self.allocations_live.saturating_sub(lent_free),
             client_quota_bytes,
             client_held_bytes_max,
             metadata_bytes: world.metadata_bytes(),

@@ -276,7 +276,11 @@ impl Daemon {
                 _ => Some(stays(page, "another move of it is under way")),
             };
         }
-        let (frame, entry) = match self.may_leave(page, generation, world) {
+        let may_leave = match self.settle_page(page, world) {
+            true => stays(page, "an object in it is being handed out"),
+            false => self.may_leave(page, generation, world),
+        };
+        let (frame, entry) = match may_leave {
             Ok(found) => found,
             Err(error) => return Some(Err(error)),
         };
@@ -396,6 +400,11 @@ impl Daemon {
 
     /// No other process can touch a departing page any more: its mover gets the key.
     pub(super) fn drained<W: World>(&mut self, frame: u32, world: &mut W) {
+        if self.moves.departing.contains_key(&frame)
+            && !world.private().mutated(Mutation::MoveQueuedFrees)
+        {
+            self.empty_queues(world);
+        }
         let Some(departure) = self.moves.departing.get_mut(&frame) else { return };
         departure.stage = DepartureStage::Shut;
         departure.since = None;

@@ -144,6 +144,20 @@ impl Daemon {
         Err(Error::Quota { bytes: ticket.bytes, held_bytes, quota_bytes, rack: self.rack })
     }
 
+    /// How much more the asker may have, bytes.
+    pub(super) fn quota_room(&self, record: u32) -> u64 {
+        let holder = self.limited(record);
+        let limit_bytes = self.quota.limit_bytes.unwrap_or(u64::MAX);
+        holder.map_or(u64::MAX, |one| limit_bytes.saturating_sub(self.quota.held_bytes(one)))
+    }
+
+    /// The slots of the process that asks.
+    pub(super) fn slots_of_holder(&self, record: u32) -> Vec<u32> {
+        let holder = self.holder(record);
+        let slots = self.sessions.iter().map(|info| info.record);
+        slots.filter(|slot| *slot < SLOTS_MAX && self.holder(*slot) == holder).collect()
+    }
+
     /// An object of size class `shift` was taken.
     pub(super) fn charge_object(&mut self, record: u32, frame: FrameIndex, shift: u8, index: u32) {
         let Some(holder) = self.limited(record) else { return };

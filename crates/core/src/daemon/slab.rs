@@ -186,6 +186,52 @@ impl Slabs {
         pages.map(|(_, frame)| *frame).find(|frame| !others.contains(frame))
     }
 
+    /// The pages of the class with room in a range of frames, the lowest first.
+    pub(super) fn pages_with_room(
+        &self,
+        class: Class,
+        range: &Range<u32>,
+    ) -> impl Iterator<Item = u32> + '_ {
+        let pages = self.partial.range((class, range.start)..(class, range.end));
+        pages.map(|(_, frame)| *frame)
+    }
+
+    /// The next group of so many objects in a page, from an object on, with some that are free: the
+    /// number of its first object, and those that are, one bit each.
+    pub(super) fn next_group<M: Mem>(
+        &mut self,
+        mem: &M,
+        frame: u32,
+        from: u32,
+        objects: u32,
+    ) -> Option<(u32, u32)> {
+        let bitmap = self.bitmap(frame);
+        let slab = self.pages.get(&frame)?;
+        let capacity = capacity(&self.layout, slab.class.shift);
+        let mut first = from.max(64 * slab.hint);
+        while first < capacity {
+            let Ok(bits) = copies::load(mem, bitmap + 8 * u64::from(first / 64)) else {
+                self.note_damaged(frame);
+                return None;
+            };
+            let free = (!bits >> (first % 64)) as u32 & u32::MAX >> (u32::BITS - objects);
+            if free != 0 {
+                return Some((first, free));
+            }
+            first += objects;
+        }
+        None
+    }
+
+    /// The word of a page's bitmap that objects from `first` on are in, and their bits there.
+    pub(super) fn bits_at(&self, frame: u32, first: u32, objects: u32) -> (u64, u64) {
+        (self.bitmap(frame) + 8 * u64::from(first / 64), u64::from(objects) << (first % 64))
+    }
+
+    pub(super) fn is_watching(&self) -> bool {
+        !self.watches.is_empty()
+    }
+
     /// Empty pages that could be given back.
     pub(super) fn empty_pages(&self) -> impl Iterator<Item = u32> + '_ {
         self.empty.iter().map(|(_, frame)| *frame)

@@ -99,6 +99,8 @@ counters! {
     reclaim = Request::Reclaim { .. },
     /// Ranges that were asked to outlive a loss of power.
     persist = Request::Persist { .. },
+    /// Objects lent and given back, and queues of frees.
+    loan = Request::Loan(_),
 }
 
 counters! {

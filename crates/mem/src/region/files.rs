@@ -17,7 +17,9 @@ use crate::window::{Access, MapOptions, Window};
 use rackpool_core::FrameIndex;
 use rackpool_core::constants::REGION_RETRIES_MAX;
 use rackpool_core::copies;
-use rackpool_core::layout::{MAGIC, RegionLayout, SLOT_BYTES, SUPERBLOCK_OFFSET, Superblock};
+use rackpool_core::layout::{
+    MAGIC, RegionLayout, SLOT_BYTES, SLOT_BYTES_OLD, SUPERBLOCK_OFFSET, Superblock,
+};
 use rackpool_core::seam::Mem;
 use rackpool_core::tier::{TierRange, Tiers};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -315,6 +317,10 @@ pub(super) fn open_slot_file(path: &Path) -> Result<OwnedFd> {
         return Err(RegionError::Absent { path: path.to_owned() });
     }
     let fd = paths::open_file(path, OFlags::RDWR)?;
+    if check_length(fd.as_fd(), path, SLOT_BYTES_OLD).is_ok() {
+        // An earlier release's: nothing was lent there.
+        rustix::fs::ftruncate(&fd, SLOT_BYTES).map_err(failed("size", path))?;
+    }
     check_length(fd.as_fd(), path, SLOT_BYTES)?;
     back(fd.as_fd(), path, 0, SLOT_BYTES)?;
     Ok(fd)

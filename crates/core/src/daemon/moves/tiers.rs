@@ -125,6 +125,9 @@ impl Daemon {
         if done + bytes < page_bytes {
             return Ok(TierMoveStage::Backing(done + bytes));
         }
+        if self.settle_page(tier_move.page, world) {
+            return stays(tier_move.page, "an object in it is being handed out");
+        }
         let (frame, entry) = self.check_tier_move(tier_move.page, world)?;
         if frame != tier_move.from {
             return stays(tier_move.page, "its home has changed");

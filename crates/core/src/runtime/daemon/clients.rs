@@ -113,10 +113,18 @@ impl<H: DaemonHost> DaemonLoop<H> {
     pub fn recover(&mut self) -> Result<()> {
         let sessions: Vec<SessionInfo> =
             self.engine.sessions().filter(|info| info.record < SLOTS_MAX).collect();
+        let tag_of = |info: &SessionInfo| HostTag::unpack(info.pid, info.start_time);
+        for info in &sessions {
+            let is_near = tag_of(info).is_none();
+            self.host.open_section(&mut self.world, info.record, is_near);
+        }
+        // Of all of them, before anything is freed or handed out.
+        for info in &sessions {
+            self.engine.recover_loans(info.record, &mut self.world);
+        }
         for info in sessions {
             let slot = info.record;
-            let tag = HostTag::unpack(info.pid, info.start_time).map(|(tag, _)| tag);
-            self.host.open_section(&mut self.world, slot, tag.is_none());
+            let tag = tag_of(&info).map(|(tag, _)| tag);
             let has_left = self.world.slot_word(slot, SlotWord::Left) != Some(0);
             let process = match tag {
                 None if !has_left => self.host.watch_process(&info)?,
