@@ -503,8 +503,7 @@ pub const SLOT_FREE_QUEUE: u64 = SLOT_LOANS + LOAN_BYTES * LOANS_MAX as u64;
 /// Length of a slot section without loans, as before them: such a section is lengthened.
 pub const SLOT_BYTES_OLD: u64 = SLOT_LOANS;
 /// Length of a slot section.
-pub const SLOT_BYTES: u64 =
-    (SLOT_FREE_QUEUE + 8 * FREE_QUEUE as u64).next_multiple_of(BLOCK_BYTES);
+pub const SLOT_BYTES: u64 = (SLOT_FREE_QUEUE + 8 * FREE_QUEUE as u64).next_multiple_of(BLOCK_BYTES);
 
 /// Words of a loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,7 +31,8 @@ pub fn object_word(addr: GAddr, shift: u8) -> u64 {
 /// What such a word names; `None` if it makes no sense.
 pub fn named_object(word: u64) -> Option<(GAddr, u8)> {
     let (addr, shift) = (GAddr(word & !LOW), (word & LOW) as u8);
-    let is_object = (SLAB_SHIFT_MIN..64).contains(&shift) && addr.0.trailing_zeros() >= shift.into();
+    let is_object =
+        (SLAB_SHIFT_MIN..64).contains(&shift) && addr.0.trailing_zeros() >= shift.into();
     (is_object && !addr.is_null()).then_some((addr, shift))
 }
 

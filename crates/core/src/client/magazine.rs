@@ -156,7 +156,8 @@ impl Magazine {
             place = (place + 1) % INDEX;
             let Some(other) = self.index[place].checked_sub(1) else { break };
             self.index[place] = 0;
-            let group = self.loans[other as usize].expect("the index has loans that are held").group;
+            let group =
+                self.loans[other as usize].expect("the index has loans that are held").group;
             self.put_in_index(other, group);
         }
     }
@@ -336,7 +337,9 @@ impl<M: Mem> Client<M> {
         let link = self.translations.get(pages.page(addr)).map(|entry| entry.link);
         let (Some(group), Some(link)) = (group, link) else { return LocalFree::Ask };
         let Some((slot, magazine)) = self.lender(link) else { return LocalFree::Ask };
-        let Some(loan) = magazine.find(group) else { return self.queue_free(link, addr, group.shift) };
+        let Some(loan) = magazine.find(group) else {
+            return self.queue_free(link, addr, group.shift);
+        };
         let mine = magazine.loans[loan as usize].map_or(0, |held| held.mine);
         let Some(index) = group.index_of(addr) else { return LocalFree::Ask };
         let at = loan_word(loan, LoanWord::Free);
@@ -503,5 +506,42 @@ impl<M: Mem> Client<M> {
         if let Some(magazine) = self.magazines.get_mut(link.0 as usize) {
             *magazine = Magazine::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn loans_are_found_by_their_groups_however_many_come_and_go() {
+        let mut magazine = Magazine::default();
+        let class = magazine.class(SLAB_SHIFT_MIN, AllocationKind::User);
+        let mut held = BTreeMap::new();
+        let mut random = 7_u64;
+        for step in 1..20_000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let loan = (random % u64::from(LOANS_MAX)) as u16;
+            let group = ObjectGroup { addr: GAddr(step << 11), shift: SLAB_SHIFT_MIN };
+            magazine.insert(loan, HeldLoan { group, class, mine: 0, is_listed: true });
+            held.insert(loan, group);
+            if random >> 40 & 3 == 0 {
+                magazine.remove(loan);
+                held.remove(&loan);
+            }
+            if step % 500 == 0 {
+                for (loan, group) in &held {
+                    assert_eq!(magazine.find(*group), Some(*loan), "step {step}");
+                }
+                let listed: BTreeMap<u16, ()> =
+                    magazine.classes[class].listed.iter().map(|loan| (*loan, ())).collect();
+                assert!(listed.keys().eq(held.keys()) && magazine.count == held.len());
+            }
+        }
+        let never = ObjectGroup { addr: GAddr(1 << 50), shift: SLAB_SHIFT_MIN };
+        assert_eq!(magazine.find(never), None);
     }
 }

@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 mod coherence;
+mod loans;
 mod migrate;
 mod moving;
 mod relocate;

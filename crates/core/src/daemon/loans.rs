@@ -443,7 +443,8 @@ impl Daemon {
             if word == 0 {
                 continue;
             }
-            let named = named_object(word).filter(|(_, shift)| *shift < self.layout.pages.page_shift());
+            let named =
+                named_object(word).filter(|(_, shift)| *shift < self.layout.pages.page_shift());
             if let Some((addr, shift)) = named {
                 let bytes = 1 << shift;
                 match self.find_allocation(addr, bytes, world) {

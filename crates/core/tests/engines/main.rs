@@ -7,6 +7,7 @@ mod daemon_damage;
 mod daemon_heat;
 mod daemon_images;
 mod daemon_leaving;
+mod daemon_loans;
 mod daemon_locks;
 mod daemon_model;
 mod daemon_moves;

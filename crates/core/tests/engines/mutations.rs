@@ -3,7 +3,8 @@
 //! are in `client/tests.rs`; what memory models are needed for, in `loom_*.rs` of
 //! `crates/mem/tests/models`.)
 
-use crate::daemon_world::{PAGE, Rig};
+use crate::daemon_world::loans::OBJECT;
+use crate::daemon_world::{PAGE, Rig, travel};
 use crate::master_world;
 use rackpool_core::constants::{CELLS, SLOTS_MAX};
 use rackpool_core::daemon::ClientId;
@@ -246,5 +247,54 @@ fn without_the_list_of_open_changes_an_audit_waits_for_nobody() {
             other => panic!("{other:?}"),
         };
         assert_eq!(told, 1);
+    });
+}
+
+#[test]
+fn without_the_bitmap_what_is_lent_is_another_clients() {
+    bites(Mutation::LendUnmarked, |rig| {
+        rig.join_with_slot(0);
+        rig.join(1);
+        rig.alloc(1, OBJECT, false);
+        let group = rig.lend(0, AllocationKind::User, 1)[0];
+        rig.take_lent(0, &group);
+        rig.alloc(1, OBJECT, false);
+    });
+}
+
+#[test]
+fn without_the_end_of_its_loans_a_session_leaks_what_it_did_not_hand_out() {
+    bites(Mutation::KeepLoans, |rig| {
+        rig.join_with_slot(0);
+        rig.alloc(0, OBJECT, false);
+        rig.lend(0, AllocationKind::User, 1);
+        rig.kill(0);
+    });
+}
+
+#[test]
+fn without_the_end_of_a_waiting_free_another_clients_object_is_freed() {
+    bites(Mutation::FreeQueuedTwice, |rig| {
+        rig.join_with_slot(0);
+        rig.join(1);
+        let first = rig.alloc(0, OBJECT, false);
+        rig.queue_free(0, 0, first);
+        rig.empty_queue(0);
+        assert_eq!(rig.alloc(1, OBJECT, false), first);
+        rig.empty_queue(0);
+    });
+}
+
+#[test]
+fn without_the_look_at_waiting_frees_a_page_leaves_with_what_was_freed() {
+    bites(Mutation::MoveQueuedFrees, |rig| {
+        rig.join_with_slot(0);
+        rig.join(1);
+        let (freed, kept) = (rig.alloc(0, OBJECT, false), rig.alloc(0, OBJECT, false));
+        rig.empty_queue(0);
+        rig.queue_free(0, 0, freed);
+        let away = travel::send_away(rig, 1, kept);
+        assert_eq!(away.keep.objects.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
+        travel::bring_back(rig, 1, &away);
     });
 }

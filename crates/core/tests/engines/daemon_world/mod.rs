@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 mod answers;
+pub mod loans;
 mod master;
 mod mem;
 mod power;
@@ -15,7 +16,7 @@ pub use answers::Answers;
 pub use master::FakeMaster;
 pub use mem::{Crash, Durability, Fuse, TestMem};
 
-use rackpool_core::constants::{CELLS, SLOTS_MAX};
+use rackpool_core::constants::{CELLS, LOAN_IDLE_NS, SLOTS_MAX};
 use rackpool_core::daemon::{
     ClientId, Daemon, LocalClient, Outbox, RemoteClient, World, WriteBack, format,
 };
@@ -59,6 +60,8 @@ pub struct TestWorld {
     slot: TestMem,
     pub cells: Vec<u64>,
     pub consumed: BTreeMap<u32, u64>,
+    /// Sections of slots; a slot without one has the words above alone.
+    pub slots: BTreeMap<u32, TestMem>,
     /// The word `Changing` of slots.
     pub changing: BTreeMap<u32, u64>,
     pub host_blocks_free: u64,
@@ -93,6 +96,7 @@ impl TestWorld {
             fuse,
             cells: vec![0; (SLOTS_MAX * CELLS) as usize],
             consumed: BTreeMap::new(),
+            slots: BTreeMap::new(),
             changing: BTreeMap::new(),
             host_blocks_free: u64::MAX / 2,
             tiers: Tiers::default(),
@@ -170,8 +174,8 @@ impl World for TestWorld {
     fn cell(&self, index: u32) -> u64 {
         self.cells[index as usize]
     }
-    fn slot(&self, _slot: u32) -> Option<&Self::Mem> {
-        None
+    fn slot(&self, slot: u32) -> Option<&Self::Mem> {
+        self.slots.get(&slot)
     }
     fn slot_word(&self, slot: u32, word: SlotWord) -> Option<u64> {
         match word {
@@ -372,6 +376,8 @@ impl Rig {
             let world = &mut self.world;
             let attached = catch_unwind(AssertUnwindSafe(|| {
                 let mut daemon = Daemon::attach(world, RACK, Some(world.layout.pages)).unwrap();
+                let slots: Vec<u32> = world.slots.keys().copied().collect();
+                slots.into_iter().for_each(|slot| daemon.recover_loans(slot, world));
                 daemon.master_up(world);
                 daemon
             }));
@@ -473,6 +479,9 @@ impl Rig {
         self.bury();
         // Its slot's rings go with it.
         self.world.replies.retain(|(to, _)| *to != client.id);
+        if let ClientId::Slot(slot) = client.id {
+            self.world.slots.remove(&slot);
+        }
         self.end_of_word(client);
     }
 
@@ -556,7 +565,8 @@ impl Rig {
     pub fn quiesce(&mut self) {
         self.settle();
         for _ in 0..20_000 {
-            let busy = self.daemon.as_ref().unwrap().tick_ns().is_some();
+            let tick_ns = self.daemon.as_ref().unwrap().tick_ns();
+            let busy = tick_ns.is_some_and(|ns| ns != LOAN_IDLE_NS);
             let told = self.world.master.is_told_all();
             if !busy && told && self.world.calls.is_empty() {
                 return;
@@ -679,7 +689,7 @@ impl Rig {
         self.words.insert(addr.0, word);
     }
 
-    fn born(&mut self, addr: GAddr, bytes: u64, owner: Option<SessionId>) {
+    pub fn born(&mut self, addr: GAddr, bytes: u64, owner: Option<SessionId>) {
         let before = self.live.range(..=addr.0).next_back();
         let after = self.live.range(addr.0..).next();
         assert!(before.is_none_or(|(at, live)| at + live.bytes <= addr.0), "{addr} overlaps");
