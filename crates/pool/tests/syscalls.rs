@@ -28,8 +28,13 @@ fn run_traced() {
     for addr in addrs {
         handle.write(addr, &bytes).unwrap();
     }
+    let mut objects: Vec<GAddr> =
+        (0..1000).map(|_| handle.alloc(64, Placement::Local).unwrap()).collect();
     mark(BEGIN);
     for i in 0..1000 {
+        let one = &mut objects[i as usize * 7 % 1000];
+        handle.free(*one, 64).unwrap();
+        *one = handle.alloc(64, Placement::Local).unwrap();
         for addr in addrs {
             let at = GAddr(addr.0 + 64 * i);
             handle.write(at, &bytes).unwrap();

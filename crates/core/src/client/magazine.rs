@@ -129,7 +129,10 @@ impl Magazine {
         self.loans[loan as usize] = Some(held);
         self.count += 1;
         self.put_in_index(loan, held.group);
-        self.classes[held.class].listed.push(loan);
+        let listed = &mut self.classes[held.class].listed;
+        listed.push(loan);
+        // So that what is freed later finds room.
+        listed.reserve(self.count.saturating_sub(listed.len()));
     }
 
     fn put_in_index(&mut self, loan: u16, group: ObjectGroup) {

@@ -6,6 +6,7 @@ mod drain;
 mod load;
 mod locks;
 mod migrate;
+mod objects;
 mod proxied;
 mod region;
 mod replicas;

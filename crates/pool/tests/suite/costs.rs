@@ -2,7 +2,7 @@
 //! `syscalls.rs`, which needs a tracer.
 
 use rackpool::cluster::Cluster;
-use rackpool::{Connections, FabricChoice, Options, Placement, Pool, RackId};
+use rackpool::{Connections, FabricChoice, GAddr, Options, Placement, Pool, RackId};
 
 #[test]
 fn a_warm_access_to_the_own_rack_costs_no_message_and_no_allocation() {
@@ -23,6 +23,55 @@ fn a_warm_access_to_the_own_rack_costs_no_message_and_no_allocation() {
     });
     assert_eq!(allocated.count_total, 0, "allocations");
     assert_eq!(handle.handle_stats(), before, "messages");
+}
+
+/// Objects that live at once, in no order of their own.
+const OBJECTS: usize = 10_000;
+
+#[test]
+fn small_objects_come_and_go_without_messages() {
+    let cluster = Cluster::start(1).unwrap();
+    let mut handle = cluster.pool(0).unwrap().handle().unwrap();
+    let begin = handle.handle_stats().ring_requests;
+    let mut live: Vec<GAddr> =
+        (0..OBJECTS).map(|_| handle.alloc(64, Placement::Local).unwrap()).collect();
+    let allocated = handle.handle_stats().ring_requests - begin;
+    assert!(allocated * 1000 <= 32 * OBJECTS as u64, "{allocated} messages to allocate");
+    let mut random = 7_usize;
+    let mut next = || {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % OBJECTS
+    };
+    let before = handle.handle_stats();
+    let heap = allocation_counter::measure(|| {
+        for _ in 0..OBJECTS {
+            let one = &mut live[next()];
+            handle.free(*one, 64).unwrap();
+            *one = handle.alloc(64, Placement::Local).unwrap();
+        }
+    });
+    assert_eq!(heap.count_total, 0, "allocations of our own");
+    assert_eq!(handle.handle_stats(), before, "a steady mix costs no message");
+    let distinct: std::collections::BTreeSet<GAddr> = live.iter().copied().collect();
+    assert_eq!(distinct.len(), OBJECTS);
+    // Half of them by the handle that has got them, half by another one.
+    let mut other = cluster.pool(0).unwrap().handle().unwrap();
+    for index in (1..OBJECTS).rev() {
+        live.swap(index, next() % (index + 1));
+    }
+    let (own, others) = live.split_at(OBJECTS / 2);
+    let begin = handle.handle_stats().ring_requests;
+    own.iter().for_each(|addr| handle.free(*addr, 64).unwrap());
+    let freed = handle.handle_stats().ring_requests - begin;
+    assert!(freed * 1000 <= 32 * own.len() as u64, "{freed} messages to free");
+    let mut bytes = [0; 64];
+    other.read(others[0], &mut bytes).unwrap();
+    let begin = other.handle_stats().ring_requests;
+    others.iter().for_each(|addr| other.free(*addr, 64).unwrap());
+    let freed = other.handle_stats().ring_requests - begin;
+    assert!(freed * 1000 <= 32 * others.len() as u64, "{freed} messages to free others'");
+    drop((handle, other));
 }
 
 #[test]

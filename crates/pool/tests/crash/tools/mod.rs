@@ -7,6 +7,7 @@ pub mod ledger;
 pub mod load;
 pub mod locker;
 pub mod mover;
+pub mod objects;
 pub mod rows;
 pub mod stage;
 pub mod worker;
@@ -82,6 +83,7 @@ fn child_process() {
         "holder" => locker::hold(&args),
         "mover" => mover::run(&args),
         "rows" => rows::run(&args),
+        "objects" => objects::run(&args),
         "writer" => writer::run(&args),
         other => {
             crate::software::child(other, &args);
