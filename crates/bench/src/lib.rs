@@ -37,6 +37,7 @@ pub mod locks;
 pub mod micro;
 #[cfg(feature = "lab")]
 pub mod migrate;
+mod objects;
 #[cfg(feature = "rack")]
 pub mod optane;
 #[cfg(feature = "rack")]

@@ -7,6 +7,7 @@
 use crate::arena::{Arena, BATCH, Direction, LINE, MeasuredLatency};
 use crate::interleave::{Comparison, compare};
 use crate::micro::pin;
+use crate::objects;
 use crate::probe::SystemProbe;
 use crate::report::{Better, Kind, Reference, Report, Row};
 use crate::run::{BenchError, PoolSource, Progress, Size, Steps, Testbed, kind_of_path, slice_ns};
@@ -42,13 +43,13 @@ const METADATA_WORDS: u64 = 512;
 /// # Errors
 /// [`BenchError`]; nothing stays allocated then, unless the pool itself is gone.
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Report, BenchError> {
-    let mut steps = Steps::new(7 + COPIES.len(), progress);
+    let mut steps = Steps::new(9 + COPIES.len(), progress);
     steps.begin("making the region");
     let cores = pin::allowed_cores()?;
     let testbed = Testbed::open(&options.source, 1, options.size.region_bytes() + SPARE_BYTES)?;
     let rack = if options.source.master.is_some() { options.rack } else { 0 };
     let pool = testbed.pool(rack, FabricChoice::Auto)?;
-    let handle = pool.handle()?;
+    let (handle, mut other) = (pool.handle()?, pool.handle()?);
     // Before this thread is pinned: the report says how many cores there are.
     let mut report = testbed.report(options.size, Kind::Measured);
     // The servers' threads are running by now and stay free to go where they like.
@@ -61,6 +62,9 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
         report.extra.insert("region_bytes".into(), region_bytes.into());
         report.extra.insert("page_bytes".into(), arena.handle().page_bytes().into());
         report.results = accesses(&mut arena, &mut steps)?;
+        let (size, probe) = (options.size, testbed.probe());
+        let rows = objects::rows(arena.handle(), &mut other, size, probe, &mut steps)?;
+        report.results.extend(rows);
         arena.end()?;
         report.results.extend(copies(options.size, testbed.probe(), &mut steps)?);
         report.results.extend(metadata(options.size, testbed.probe(), &mut steps)?);

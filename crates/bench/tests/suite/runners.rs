@@ -44,6 +44,11 @@ fn bench_local_reports_each_access_beside_the_bare_copy_and_sends_nothing() {
     for name in ["copy_64B", "copy_4KiB", "copy_1MiB"] {
         assert!(row(&report, name).peer.is_some());
     }
+    for name in ["alloc_free_64B", "alloc_free_64B_cross"] {
+        let row = row(&report, name);
+        let sent = row.extra["messages_per_1000"].as_f64().unwrap();
+        assert!(row.raw.is_some() && sent <= 32.0, "{name}: {sent}");
+    }
     for name in ["metadata_store", "metadata_load"] {
         assert!(row(&report, name).raw.is_some());
     }
