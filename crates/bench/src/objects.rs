@@ -15,7 +15,6 @@ use std::hint::black_box;
 
 /// Objects that live at once.
 const LIVE: usize = 10_000;
-/// Bytes of an object.
 const BYTES: u64 = 64;
 /// Objects that are replaced between two looks at the clock.
 const BLOCK: u64 = 1000;
@@ -23,7 +22,6 @@ const BLOCK: u64 = 1000;
 /// A private object of the same size.
 type PrivateObject = Box<[u64; BYTES as usize / 8]>;
 
-/// Measures both rows.
 pub(crate) fn rows(
     handle: &mut Handle,
     other: &mut Handle,

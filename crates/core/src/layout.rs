@@ -496,7 +496,6 @@ pub const SLOT_REMOTE_REQUEST_RING: u64 = SLOT_REPLY_RING + RING_BYTES;
 pub const SLOT_REMOTE_REPLY_RING: u64 = SLOT_REMOTE_REQUEST_RING + RING_BYTES;
 /// Offset of the loans: groups of objects that the handle may hand out.
 pub const SLOT_LOANS: u64 = SLOT_REMOTE_REPLY_RING + RING_BYTES;
-/// Bytes of a loan.
 pub const LOAN_BYTES: u64 = 16;
 /// Offset of the frees that wait for the daemon.
 pub const SLOT_FREE_QUEUE: u64 = SLOT_LOANS + LOAN_BYTES * LOANS_MAX as u64;
@@ -505,7 +504,6 @@ pub const SLOT_BYTES_OLD: u64 = SLOT_LOANS;
 /// Length of a slot section.
 pub const SLOT_BYTES: u64 = (SLOT_FREE_QUEUE + 8 * FREE_QUEUE as u64).next_multiple_of(BLOCK_BYTES);
 
-/// Words of a loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum LoanWord {

@@ -39,9 +39,7 @@ pub fn named_object(word: u64) -> Option<(GAddr, u8)> {
 /// Objects of one size that are lent together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectGroup {
-    /// The first of them.
     pub addr: GAddr,
-    /// log2 of their size.
     pub shift: u8,
 }
 

@@ -33,7 +33,7 @@ use crate::wire::{LentGroup, LoanReply, LoanRequest, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Groups whose bits one redo record clears: each may be in a word of its own.
+/// Groups that one redo record can free, each perhaps by a word of its own.
 const ENDED_AT_ONCE: usize = 64;
 
 /// A loan's slot and its number there.
@@ -53,8 +53,9 @@ pub(super) struct Loans {
 }
 
 impl Loans {
-    pub(super) fn needs_tick(&self) -> bool {
-        !self.groups.is_empty() || !self.queues.is_empty()
+    /// How long after a tick the next look is due, if any is.
+    pub(super) fn tick_ns(&self) -> Option<Nanos> {
+        (!self.groups.is_empty() || !self.queues.is_empty()).then_some(LOAN_IDLE_NS)
     }
 
     fn insert(&mut self, place: LoanPlace, group: ObjectGroup) {
@@ -528,7 +529,7 @@ impl Daemon {
 
     /// Takes loans back that their handles leave alone, and frees what waits there.
     pub(super) fn time_loans<W: World>(&mut self, now: Nanos, world: &mut W) {
-        if now < self.loans.look_at || !self.loans.needs_tick() {
+        if now < self.loans.look_at || self.loans.tick_ns().is_none() {
             return;
         }
         self.loans.look_at = now.saturating_add(LOAN_IDLE_NS);

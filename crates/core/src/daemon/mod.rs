@@ -55,7 +55,7 @@ pub use session::{LocalClient, RemoteClient, SessionInfo};
 use crate::addr::{FrameIndex, GAddr, Generation, PageId, RackId, SessionId};
 use crate::coherence::{self, Coherence};
 use crate::constants::{
-    LOAN_IDLE_NS, LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
+    LOCK_ALIGN_BYTES, RESOLVE_PAGES_MAX, SESSIONS_ANSWER_MAX, SLOTS_MAX, TICK_NS,
 };
 use crate::counts::{FabricCounts, ProxyCounts};
 use crate::daemon::alloc::Allocations;
@@ -257,8 +257,7 @@ impl Daemon {
         there.min(self.frames.free_count().into())
     }
 
-    /// How often this rack's memory was accessed since the process started, for
-    /// `MasterCall::Heartbeat`.
+    /// Accesses to this rack's memory since the process started, for `MasterCall::Heartbeat`.
     pub fn accesses<W: World>(&self, world: &W) -> u64 {
         self.requests.total() + world.fabric_counts().operations
     }
@@ -498,8 +497,7 @@ impl Daemon {
         self.advance(world);
     }
 
-    /// How long after a tick the next one is due, nanoseconds; without one the poll loop may sleep
-    /// until something happens.
+    /// How long after a tick the next one is due, ns; if none is, the poll loop may sleep.
     pub fn tick_ns(&self) -> Option<Nanos> {
         let is_soon = self.freeing.needs_tick()
             || self.allocations.is_backing()
@@ -507,13 +505,7 @@ impl Daemon {
             || self.locks.needs_tick()
             || self.moves.needs_tick()
             || self.orphans.needs_tick();
-        let loans = self.loans.needs_tick().then_some(LOAN_IDLE_NS);
-        if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns().into_iter().chain(loans).min() }
-    }
-
-    fn stats_reply<W: World>(&self, world: &W) -> Reply {
-        let (stats, tiers) = (Box::new(self.stats(world)), self.tier_report());
-        if tiers.is_empty() { Reply::Stats(stats) } else { Reply::TieredStats(stats, tiers) }
+        if is_soon { Some(TICK_NS) } else { self.replicas.tick_ns().or(self.loans.tick_ns()) }
     }
 
     pub fn stats<W: World>(&self, world: &W) -> DaemonStats {

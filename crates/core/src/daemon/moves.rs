@@ -400,9 +400,7 @@ impl Daemon {
 
     /// No other process can touch a departing page any more: its mover gets the key.
     pub(super) fn drained<W: World>(&mut self, frame: u32, world: &mut W) {
-        if self.moves.departing.contains_key(&frame)
-            && !world.private().mutated(Mutation::MoveQueuedFrees)
-        {
+        if !world.private().mutated(Mutation::MoveQueuedFrees) {
             self.empty_queues(world);
         }
         let Some(departure) = self.moves.departing.get_mut(&frame) else { return };

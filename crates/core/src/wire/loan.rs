@@ -11,7 +11,7 @@ pub enum LoanRequest {
     Lend {
         bytes: u64,
         kind: AllocationKind,
-        /// How many, about.
+        /// How many, as far as groups allow.
         objects: u32,
         /// Loans that end, because others are to take their place; at most `LOANS_RETURNED_MAX`.
         ended: Vec<u16>,
@@ -26,9 +26,7 @@ pub enum LoanRequest {
 pub enum LoanReply {
     /// To `Lend`: at most `LEND_GROUPS_MAX`; none if there is no room, or nothing is lent here now.
     Lent(Vec<LentGroup>),
-    /// To `End`.
     Ended,
-    /// To `EmptyQueue`.
     Emptied {
         /// Whether frees may wait there.
         is_open: bool,
@@ -42,7 +40,6 @@ pub enum LoanReply {
 pub struct LentGroup {
     /// The number of the loan in the slot, which says which of them are free.
     pub loan: u16,
-    /// The first object.
     pub addr: GAddr,
     pub frame: FrameIndex,
     pub generation: Generation,

@@ -3,8 +3,8 @@
 //! `RACKPOOL_BLESS=1 cargo test -p rackpool-core --test engines layout::` writes the document anew.
 
 use rackpool_core::constants::{
-    CELLS, DEBTS_MAX, DUES_MAX, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES, RING_ENTRY_BYTES,
-    SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
+    CELLS, DEBTS_MAX, DUES_MAX, FREE_QUEUE, LOANS_MAX, LOCKS_MAX, RING_DATA_BYTES, RING_ENTRIES,
+    RING_ENTRY_BYTES, SESSIONS_MAX, SLAB_SHIFT_MIN, SLOTS_MAX,
 };
 use rackpool_core::copies::COPIES;
 use rackpool_core::layout::*;
@@ -246,11 +246,17 @@ fn slot_section(out: &mut String) {
             (SLOT_REPLY_RING, RING_BYTES, "reply ring, daemon to client"),
             (SLOT_REMOTE_REQUEST_RING, RING_BYTES, "ring for remote requests, client to daemon"),
             (SLOT_REMOTE_REPLY_RING, RING_BYTES, "ring for their replies, daemon to client"),
+            (SLOT_LOANS, LOAN_BYTES * u64::from(LOANS_MAX), "loans: objects to hand out"),
+            (SLOT_FREE_QUEUE, 8 * u64::from(FREE_QUEUE), "frees that wait for the daemon"),
             (SLOT_BYTES, 0, "end"),
         ],
     );
     out.push_str("\n| word | meaning |\n|---|---|\n");
     for Item { name, text, .. } in items("pub enum SlotWord {") {
+        writeln!(out, "| `{name}` | {text} |").unwrap();
+    }
+    out.push_str("\nA loan, 16 bytes:\n\n| word | meaning |\n|---|---|\n");
+    for Item { name, text, .. } in items("pub enum LoanWord {") {
         writeln!(out, "| `{name}` | {text} |").unwrap();
     }
     let entries = u64::from(RING_ENTRIES * RING_ENTRY_BYTES);

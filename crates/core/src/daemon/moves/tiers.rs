@@ -48,6 +48,11 @@ impl Daemon {
         TierReport { tiers: self.frames.tier_stats(), moved: self.moves.between_tiers }
     }
 
+    pub(in crate::daemon) fn stats_reply<W: World>(&self, world: &W) -> Reply {
+        let (stats, tiers) = (Box::new(self.stats(world)), self.tier_report());
+        if tiers.is_empty() { Reply::Stats(stats) } else { Reply::TieredStats(stats, tiers) }
+    }
+
     pub(in crate::daemon) fn moves_between_tiers(&self) -> bool {
         self.moves.between.is_some()
     }

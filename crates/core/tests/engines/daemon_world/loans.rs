@@ -16,7 +16,6 @@ pub const OBJECT: u64 = 64;
 const SHIFT: u8 = 6;
 
 impl Rig {
-    /// A client whose slot has a section.
     pub fn join_with_slot(&mut self, name: u32) {
         self.join(name);
         let slot = self.slot_of(name);
