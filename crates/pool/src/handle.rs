@@ -92,6 +92,9 @@ impl Handle {
         let options = links.options();
         let mut client = Client::new(links.own_rack(), own, options.translation_entries);
         client.count_use(links.counts_use());
+        if links.is_read_only() {
+            client.refuse_loans();
+        }
         let coupled = Coupled::new(CoupledOptions {
             buffered_write_bytes_max: options.buffered_write_bytes_max,
             write_buffer_bytes: options.write_buffer_bytes,

@@ -244,13 +244,18 @@ impl<M: Mem> Client<M> {
     #[inline]
     fn lender(&mut self, link: LinkId) -> Option<(&M, &mut Magazine)> {
         let Reach::Mapped(view) = &self.links[link.0 as usize].reach else { return None };
-        if !view.slot.is_coherent() || view.slot.bytes() < SLOT_BYTES {
+        if !view.slot.is_coherent() || view.slot.bytes() < SLOT_BYTES || self.refuses_loans {
             return None;
         }
         if self.magazines.len() <= link.0 as usize {
             self.magazines.resize_with(link.0 as usize + 1, Magazine::default);
         }
         Some((&view.slot, &mut self.magazines[link.0 as usize]))
+    }
+
+    /// Every object is asked for: this handle has no right to zero it.
+    pub fn refuse_loans(&mut self) {
+        self.refuses_loans = true;
     }
 
     /// Hands out an object of a rack without a message, if one is lent.

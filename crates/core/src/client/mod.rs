@@ -152,6 +152,7 @@ pub struct Client<M> {
     changes: change::Changes,
     /// By link.
     magazines: Vec<magazine::Magazine>,
+    refuses_loans: bool,
 }
 
 /// Accesses of a batch that ask for their lines together: enough to cover the latency of far
@@ -236,6 +237,7 @@ impl<M: Mem> Client<M> {
             known: spread::Known::default(),
             changes: change::Changes::default(),
             magazines: Vec::new(),
+            refuses_loans: false,
         }
     }
 

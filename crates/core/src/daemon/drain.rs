@@ -75,6 +75,7 @@ impl Daemon {
         }
         self.leaving = DrainState { standing, ..DrainState::default() };
         if self.is_leaving() {
+            self.end_all_loans(world);
             self.release_cached_pages(world);
         }
     }

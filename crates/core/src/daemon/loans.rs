@@ -13,7 +13,8 @@
 //!
 //! [`Daemon::recover_loans`] goes on with each of them before any request is served, so that no
 //! object has got another owner meanwhile. A page leaves without loans and without frees that
-//! wait, and a watch of an audit sees no loans of its kind. Decision 0062.
+//! wait. A watch of an audit begins without loans of its kind: what is lent after that was free then,
+//! so the watch never judges it. Decision 0062.
 
 use crate::addr::{FrameIndex, GAddr, Generation, PageId};
 use crate::constants::{
@@ -161,8 +162,7 @@ impl Daemon {
         let is_lender = slot < SLOTS_MAX
             && section_of(slot, world).is_some()
             && !world.pages().is_persistent()
-            && !self.is_leaving()
-            && !(kind == AllocationKind::Table && self.slabs.is_watching());
+            && !self.is_leaving();
         let shift = slab::class_shift(&self.layout, bytes).filter(|_| is_lender && bytes > 0);
         let null = GAddr::NULL;
         let is_lent = |shift: &u8| ObjectGroup::with(self.layout.pages, null, *shift).is_some();

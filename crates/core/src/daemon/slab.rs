@@ -228,10 +228,6 @@ impl Slabs {
         (self.bitmap(frame) + 8 * u64::from(first / 64), u64::from(objects) << (first % 64))
     }
 
-    pub(super) fn is_watching(&self) -> bool {
-        !self.watches.is_empty()
-    }
-
     /// Empty pages that could be given back.
     pub(super) fn empty_pages(&self) -> impl Iterator<Item = u32> + '_ {
         self.empty.iter().map(|(_, frame)| *frame)
