@@ -90,7 +90,7 @@ fn a_loan_that_is_left_alone_ends_after_a_second() {
     rig.alloc(0, OBJECT, false);
     let groups = rig.lend(0, USER, 1);
     let addr = rig.take_lent(0, &groups[0]);
-    for _ in 0..4 {
+    for _ in 0..10 {
         rig.now += LOAN_IDLE_NS;
         rig.turn();
     }
