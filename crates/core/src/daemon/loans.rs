@@ -363,13 +363,16 @@ impl Daemon {
     /// out still.
     pub(super) fn settle_page<W: World>(&mut self, page: PageId, world: &mut W) -> bool {
         let pages = self.layout.pages;
-        let (first, end) = (pages.join(page, 0), pages.join(PageId(page.0 + 1), 0));
-        let range = ObjectGroup { addr: first, shift: 0 }..ObjectGroup { addr: end, shift: 0 };
-        let groups: Vec<ObjectGroup> =
-            self.loans.places.range(range.clone()).map(|(group, _)| *group).collect();
+        if page > pages.page_id_max() {
+            return false;
+        }
+        let first = ObjectGroup { addr: pages.join(page, 0), shift: 0 };
+        let is_inside = |group: &ObjectGroup| pages.page(group.addr) == page;
+        let groups = self.loans.places.range(first..).map(|(group, _)| *group);
+        let groups: Vec<ObjectGroup> = groups.take_while(is_inside).collect();
         self.end_loans(&groups, world);
         self.forget_taken(world);
-        self.loans.taking.values().any(|group| range.contains(group))
+        self.loans.taking.values().any(is_inside)
     }
 
     /// Forgets ended loans of which the last object has been handed out.
