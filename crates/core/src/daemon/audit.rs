@@ -184,7 +184,7 @@ impl Daemon {
                 continue;
             }
             if first_word == 0 {
-                self.add_to_totals(frame, &entry, &mut totals);
+                self.add_to_totals(frame, &entry, &mut totals, world);
             }
             if entry.kind != AllocationKind::Table {
                 continue;
@@ -214,7 +214,13 @@ impl Daemon {
         Ok(AuditReply::Pieces { pieces, totals: totals.to_vec(), next })
     }
 
-    fn add_to_totals(&self, frame: u32, entry: &FrameEntry, totals: &mut [KindTotal]) {
+    fn add_to_totals<W: World>(
+        &self,
+        frame: u32,
+        entry: &FrameEntry,
+        totals: &mut [KindTotal],
+        world: &W,
+    ) {
         // Versions before 8 of the layout knew of owners, not of kinds.
         let is_older = entry.kind == AllocationKind::User && entry.owner.0 != 0;
         let kind = if is_older { AllocationKind::Session } else { entry.kind };
@@ -223,7 +229,8 @@ impl Daemon {
             total.allocations += u64::from(entry.first);
             total.bytes += self.layout.pages.page_bytes();
         } else {
-            let live = u64::from(self.slabs.live(frame));
+            let lent = self.lent_free_in(entry.page, world);
+            let live = u64::from(self.slabs.live(frame)).saturating_sub(lent);
             total.allocations += live;
             total.bytes += live << entry.shift;
         }

@@ -98,6 +98,12 @@ fn section_of<W: World>(slot: u32, world: &W) -> Option<&W::Mem> {
     world.slot(slot).filter(|section| section.bytes() >= SLOT_BYTES && section.is_coherent())
 }
 
+/// Which objects of a loan are free now.
+fn free_in_loan<W: World>((slot, loan): LoanPlace, world: &W) -> u32 {
+    let word = section_of(slot, world).map(|s| s.load(loan_word(loan, LoanWord::Free)));
+    word.map_or(0, |word| LoanState(word).free())
+}
+
 fn bits_of(bits: u32) -> impl Iterator<Item = u32> {
     (0..u32::BITS).filter(move |index| bits >> index & 1 == 1)
 }
@@ -366,13 +372,24 @@ impl Daemon {
         if page > pages.page_id_max() {
             return false;
         }
-        let first = ObjectGroup { addr: pages.join(page, 0), shift: 0 };
-        let is_inside = |group: &ObjectGroup| pages.page(group.addr) == page;
-        let groups = self.loans.places.range(first..).map(|(group, _)| *group);
-        let groups: Vec<ObjectGroup> = groups.take_while(is_inside).collect();
+        let groups: Vec<ObjectGroup> =
+            self.loans_in(page).into_iter().map(|(group, _)| group).collect();
         self.end_loans(&groups, world);
         self.forget_taken(world);
-        self.loans.taking.values().any(is_inside)
+        self.loans.taking.values().any(|group| pages.page(group.addr) == page)
+    }
+
+    fn loans_in(&self, page: PageId) -> Vec<(ObjectGroup, LoanPlace)> {
+        let pages = self.layout.pages;
+        let first = ObjectGroup { addr: pages.join(page, 0), shift: 0 };
+        let loans = self.loans.places.range(first..).map(|(group, place)| (*group, *place));
+        loans.take_while(|(group, _)| pages.page(group.addr) == page).collect()
+    }
+
+    /// How many objects of a page are free in loans.
+    pub(super) fn lent_free_in<W: World>(&self, page: PageId, world: &W) -> u64 {
+        let loans = self.loans_in(page).into_iter();
+        loans.map(|(_, place)| u64::from(free_in_loan(place, world).count_ones())).sum()
     }
 
     /// Forgets ended loans of which the last object has been handed out.
@@ -560,9 +577,8 @@ impl Daemon {
     /// How many objects are free in loans, and their bytes.
     pub(super) fn lent_free<W: World>(&self, world: &W) -> (u64, u64) {
         let mut free = (0, 0);
-        for ((slot, loan), group) in &self.loans.groups {
-            let word = section_of(*slot, world).map(|s| s.load(loan_word(*loan, LoanWord::Free)));
-            let count = u64::from(word.map_or(0, |word| LoanState(word).free().count_ones()));
+        for (place, group) in &self.loans.groups {
+            let count = u64::from(free_in_loan(*place, world).count_ones());
             free = (free.0 + count, free.1 + (count << group.shift));
         }
         free
