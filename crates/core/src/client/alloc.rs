@@ -208,7 +208,10 @@ impl<M: Mem> Operation<M> for Alloc {
                 _ => Request::Alloc { bytes, kind },
             };
             match cx.daemon(link, request).await {
-                Ok(Reply::Allocated { addr }) => return Ok(addr),
+                Ok(Reply::Allocated { addr }) => {
+                    cx.client().note_single(link, addr, bytes);
+                    return Ok(addr);
+                }
                 Ok(_) => return Err(unexpected("daemon", "an allocation")),
                 Err(error @ (Error::Full { .. } | Error::Draining { .. }))
                     if self.tried.len() < RACKS_MAX as usize =>

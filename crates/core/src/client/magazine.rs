@@ -5,9 +5,9 @@
 //! is free is said by the slot alone (`loan.rs`); here is where to look. A loan that its daemon has
 //! ended is noticed when it is looked at. A handle begins with batches after some single requests.
 //!
-//! Only what this handle got is freed into a loan: the quota counts for the one that got it, and a
-//! second free of it is noticed at once. Other frees wait in the slot, stored under an announcement
-//! of their page, so that it does not leave without them.
+//! Only what this handle got is freed into a loan (from loans, or for itself before them): the quota
+//! counts for the one that got it, and a second free of it is noticed at once. Other frees wait in
+//! the slot, stored under an announcement of their page, so that it does not leave without them.
 
 use super::{Access, Client, LinkId, Reach};
 use crate::addr::{GAddr, PageGeometry};
@@ -17,7 +17,7 @@ use crate::constants::{
 };
 use crate::error::{Error, Result};
 use crate::layout::{AllocationKind, LoanWord, SLOT_BYTES, free_queue_word, loan_word};
-use crate::loan::{LoanState, ObjectGroup, object_word};
+use crate::loan::{LoanState, ObjectGroup, object_word, objects_in_group};
 use crate::seam::{Mem, Mutation, Rare};
 use crate::wire::{LentGroup, LoanRequest, PageHome};
 
@@ -25,6 +25,8 @@ use crate::wire::{LentGroup, LoanRequest, PageHome};
 const INDEX: usize = 4 * LOANS_MAX as usize;
 /// Objects of the first batch.
 const FIRST_BATCH: u32 = 16;
+/// Objects that were asked for one by one and are remembered: those before the first batches.
+const SINGLES_MAX: usize = 64;
 
 /// What came of an allocation without a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub(super) struct Magazine {
     /// The loan of a group: its number plus one, near the hash of the group.
     index: Vec<u16>,
     classes: Vec<SizeClass>,
+    /// Objects that the daemon gave one by one, while their groups are not lent: a few of them.
+    singles: Vec<GAddr>,
     /// Loans that the daemon is to end.
     ending: Vec<u16>,
     /// What is free, at most: the daemon may have ended some.
@@ -163,6 +167,20 @@ impl Magazine {
                 self.loans[other as usize].expect("the index has loans that are held").group;
             self.put_in_index(other, group);
         }
+    }
+
+    /// Which of a group's objects the daemon gave one by one.
+    fn take_singles(&mut self, group: ObjectGroup, objects: u32) -> u32 {
+        let mut bits = 0;
+        let end = group.object(objects);
+        self.singles.retain(|addr| {
+            let is_inside = (group.addr..end).contains(addr);
+            if is_inside {
+                bits |= group.index_of(*addr).map_or(0, |index| 1 << index);
+            }
+            !is_inside
+        });
+        bits
     }
 
     /// The first of the loans to end have ended.
@@ -346,6 +364,7 @@ impl<M: Mem> Client<M> {
         let (Some(group), Some(link)) = (group, link) else { return LocalFree::Ask };
         let Some((slot, magazine)) = self.lender(link) else { return LocalFree::Ask };
         let Some(loan) = magazine.find(group) else {
+            magazine.singles.retain(|single| *single != addr);
             return self.queue_free(link, addr, group.shift);
         };
         let mine = magazine.loans[loan as usize].map_or(0, |held| held.mine);
@@ -462,10 +481,11 @@ impl<M: Mem> Client<M> {
             let (frame, generation) = (*frame, *generation);
             self.install(link, &[PageHome { page: pages.page(*addr), rack, frame, generation }])?;
             let Some((slot, magazine)) = self.lender(link) else { return Ok(false) };
-            let mine = LoanState(slot.load(loan_word(*loan, LoanWord::Free))).free();
+            let free = LoanState(slot.load(loan_word(*loan, LoanWord::Free))).free();
             let class = magazine.class(shift, kind);
+            let mine = free | magazine.take_singles(group, objects_in_group(pages, shift));
             magazine.insert(*loan, HeldLoan { group, class, mine, is_listed: true });
-            magazine.free_bytes += u64::from(mine.count_ones()) << shift;
+            magazine.free_bytes += u64::from(free.count_ones()) << shift;
         }
         let Some((_, magazine)) = self.lender(link) else { return Ok(false) };
         if groups.is_empty() {
@@ -475,6 +495,16 @@ impl<M: Mem> Client<M> {
         }
         magazine.ended();
         Ok(!groups.is_empty())
+    }
+
+    /// The daemon behind a link gave an object for itself.
+    pub(super) fn note_single(&mut self, link: LinkId, addr: GAddr, bytes: u64) {
+        let is_lent = lent_shift(self.geometry, bytes).is_some();
+        if let Some((_, magazine)) = self.lender(link).filter(|_| is_lent)
+            && magazine.singles.len() < SINGLES_MAX
+        {
+            magazine.singles.push(addr);
+        }
     }
 
     /// What to give back of too much that is free.

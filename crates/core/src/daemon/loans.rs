@@ -93,9 +93,10 @@ struct EndedLoan {
     free: u32,
 }
 
-/// The section of a slot, if its handle and this daemon see it alike.
+/// The section of a slot, if its handle and this daemon see it alike. A remote session has none.
 fn section_of<W: World>(slot: u32, world: &W) -> Option<&W::Mem> {
-    world.slot(slot).filter(|section| section.bytes() >= SLOT_BYTES && section.is_coherent())
+    let section = (slot < SLOTS_MAX).then(|| world.slot(slot))?;
+    section.filter(|section| section.bytes() >= SLOT_BYTES && section.is_coherent())
 }
 
 /// Which objects of a loan are free now.

@@ -73,6 +73,17 @@ fn an_object_is_handed_out_zeroed_and_freed_once() {
 }
 
 #[test]
+fn what_was_given_for_itself_is_freed_into_the_loan_that_follows() {
+    let mut both = with_slot(None);
+    both.1.note_single(OWN, addr(1, BYTES), BYTES);
+    lend(&mut both, (0, addr(1, 0), SHIFT), 0b100);
+    let (own, mut client) = both;
+    assert_eq!(client.free_object(addr(1, BYTES), BYTES), LocalFree::Done);
+    assert_eq!(LoanState(own.slot.load(free_word(0))).free(), 0b110);
+    assert_eq!(client.free_object(addr(1, 0), BYTES), LocalFree::Ask);
+}
+
+#[test]
 fn nothing_is_taken_from_a_loan_that_has_ended_nor_freed_there() {
     let after_the_end = |mutation| {
         let mut both = with_slot(mutation);
