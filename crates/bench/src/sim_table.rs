@@ -14,8 +14,8 @@ use rackpool_sim::run::{Config, SeedOutcome};
 use rackpool_sim::world::{self, TableError, TableMem, TableReport, Tables};
 use rackpool_table::audit::{self, Audited};
 use rackpool_table::constants::{INLINE_VALUE_BYTES_MAX, LEFT_BY_DEATH_MAX, SAMPLE_SHIFT};
-use rackpool_table::words::{GAddr, Placement, PoolResult, RackId, Words};
-use rackpool_table::{Error, Options, Table};
+use rackpool_table::words::{GAddr, Placement, PoolResult, RackId, WordSwap, Words};
+use rackpool_table::{Error, KeyChange, Options, Table};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -61,6 +61,8 @@ impl Shape {
             level_first: rng.below(3) as u8,
             versions_per_word: rng.between(2, 12) as u32,
             seed: Some(seed),
+            // In some runs the buckets share what is remembered, or nothing is.
+            seen_bytes_max: [0, 16, 1 << 10][rng.below(3) as usize],
         };
         Shape { keys: rng.between(8, 16), options }
     }
@@ -144,8 +146,56 @@ impl world::TableClient for KvTable {
                 table.put(mem, key, &value_of(number)).map(|done| MapOp::Put(number, Some(done)))
             }
             MapOp::Delete(_) => table.delete(mem, key).map(|done| MapOp::Delete(Some(done))),
+            MapOp::Modify(number, _) => {
+                let mut seen = Ok(None);
+                let done = table.modify(mem, key, |there| {
+                    seen = there.map(number_of).transpose();
+                    KeyChange::Put(value_of(number))
+                });
+                let seen = seen.map_err(TableError::Wrong)?;
+                done.map(|_| MapOp::Modify(number, Some(seen)))
+            }
+            MapOp::PutIf(was, number, _) => {
+                let version = was.map(|was| table.version_of(&value_of(was)));
+                table
+                    .put_if(mem, key, version, &value_of(number))
+                    .map(|done| MapOp::PutIf(was, number, Some(done)))
+            }
+            MapOp::DeleteIf(was, _) => {
+                let version = table.version_of(&value_of(was));
+                table.delete_if(mem, key, version).map(|done| MapOp::DeleteIf(was, Some(done)))
+            }
         };
         answer.map_err(wrong)
+    }
+
+    fn apply_many(&mut self, mem: &mut TableMem<'_>, ops: &[(u64, MapOp)]) -> Vec<Answer<MapOp>> {
+        let (table, mem) = (&mut self.table, &mut SimWords(mem));
+        let keys: Vec<_> = ops.iter().map(|(key, _)| &self.keys[*key as usize]).collect();
+        match ops.first() {
+            Some((_, MapOp::Put(..))) => {
+                let number = |op: &MapOp| if let MapOp::Put(number, _) = op { *number } else { 0 };
+                let numbers: Vec<_> = ops.iter().map(|(_, op)| number(op)).collect();
+                let pairs: Vec<_> =
+                    keys.into_iter().zip(numbers.iter().map(|number| value_of(*number))).collect();
+                let done = table.put_many(mem, &pairs).into_iter().zip(numbers);
+                done.map(|(done, number)| {
+                    done.map(|done| MapOp::Put(number, Some(done))).map_err(wrong)
+                })
+                .collect()
+            }
+            Some((_, MapOp::Delete(_))) => {
+                let done = table.delete_many(mem, &keys).into_iter();
+                done.map(|done| done.map(|done| MapOp::Delete(Some(done))).map_err(wrong)).collect()
+            }
+            _ => {
+                let found = table.get_many(mem, &keys).into_iter();
+                let number = |found: Option<Vec<u8>>| {
+                    found.map(|value| number_of(&value)).transpose().map_err(TableError::Wrong)
+                };
+                found.map(|found| found.map_err(wrong).and_then(number).map(MapOp::Get)).collect()
+            }
+        }
     }
 
     fn leaked_bytes(&self) -> u64 {
@@ -253,8 +303,18 @@ impl Words for SimWords<'_, '_> {
         Ok(self.0.fetch_add(addr, n)?)
     }
 
+    /// They have no order: here the last goes first.
     fn read_batch(&mut self, ops: &mut [(GAddr, &mut [u8])]) -> PoolResult<()> {
-        ops.iter_mut().try_for_each(|(addr, buf)| self.read(*addr, buf))
+        ops.iter_mut().rev().try_for_each(|(addr, buf)| self.read(*addr, buf))
+    }
+
+    fn cas_batch(&mut self, swaps: &[WordSwap]) -> Vec<PoolResult<CasOutcome>> {
+        let olds = self.0.cas_batch(swaps).into_iter().zip(swaps);
+        olds.map(|(old, swap)| match old? {
+            old if old == swap.expected => Ok(CasOutcome::Swapped),
+            old => Ok(CasOutcome::Found(old)),
+        })
+        .collect()
     }
 
     fn root(&mut self, name: &str) -> PoolResult<Option<GAddr>> {

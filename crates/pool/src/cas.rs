@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::handle::{ATOMIC_ID, Handle};
 use crate::paths::CallSize;
 use rackpool_core::GAddr;
-use rackpool_core::client::{Atomic, AtomicOp};
+use rackpool_core::client::{Atomic, AtomicOp, Swaps, WordSwap};
 
 /// What a compare-and-swap did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,44 @@ impl Handle {
             return self.cas_apart(addr, expected, new);
         }
         self.cas_home(addr, expected, new)
+    }
+
+    /// Compares and swaps many words, each as [`Handle::cas`] does: those of other racks are all
+    /// under way at once, with a doorbell for each 32 of a rack. They have no order, and each has an
+    /// outcome of its own.
+    ///
+    /// ```
+    /// # fn main() -> rackpool::Result<()> {
+    /// use rackpool::{CasOutcome, GAddr, Placement, RackId, WordSwap, cluster::Cluster};
+    /// let cluster = Cluster::start(2)?;
+    /// let mut handle = cluster.pool(0)?.handle()?;
+    /// let words = handle.alloc(16, Placement::Rack(RackId(1)))?;
+    /// let swaps = [0, 8].map(|at| WordSwap { addr: GAddr(words.0 + at), expected: at, new: 5 });
+    /// let outcomes = handle.cas_batch(&swaps);
+    /// assert_eq!(outcomes, [Ok(CasOutcome::Swapped), Ok(CasOutcome::Found(0))]);
+    /// # Ok(()) }
+    /// ```
+    pub fn cas_batch(&mut self, swaps: &[WordSwap]) -> Vec<Result<CasOutcome>> {
+        let odd = swaps.iter().any(|one| self.client.check_atomic(one.addr).is_err());
+        if odd || self.links.writes_apart() {
+            return swaps.iter().map(|one| self.cas(one.addr, one.expected, one.new)).collect();
+        }
+        let Some(first) = swaps.first() else { return Vec::new() };
+        let first_id = ATOMIC_ID | (self.rounds + 1);
+        self.rounds += swaps.len() as u64;
+        let started_ns = clock::now_ns();
+        let mut op = Swaps::new(swaps, first_id);
+        let result = self.links.tell_loss().and_then(|()| self.run(&mut op));
+        let count = swaps.len() as u64;
+        let size = CallSize { accesses: count, bytes: 8 * count };
+        self.note(first.addr, size, started_ns, result.is_err());
+        self.report_if_due();
+        let outcome = |(swap, old): (&WordSwap, std::result::Result<u64, _>)| match old {
+            Ok(old) if old == swap.expected => Ok(CasOutcome::Swapped),
+            Ok(old) => Ok(CasOutcome::Found(old)),
+            Err(error) => Err(crate::error::Error::from(error)),
+        };
+        swaps.iter().zip(op.into_olds(result)).map(outcome).collect()
     }
 
     #[inline]

@@ -63,7 +63,7 @@ pub struct Handle {
     tables: TransferTables,
     pub(crate) links: Links,
     pub(crate) endpoint: Endpoint,
-    misses: Vec<u32>,
+    pub(crate) misses: Vec<u32>,
     pieces: Vec<Piece>,
     /// Work requests are told apart by this.
     pub(crate) rounds: u64,
@@ -299,6 +299,9 @@ impl Handle {
             &mut self.misses,
         );
         self.report_if_due();
+        if !self.misses.is_empty() {
+            self.read_replicas(ops);
+        }
         if self.misses.is_empty() {
             return Ok(());
         }
@@ -349,10 +352,8 @@ impl Handle {
             .enumerate()
             .filter(|(index, _)| missing.next_if(|next| **next as usize == *index).is_some());
         let mut result = Ok(());
+        let mut missed = Vec::with_capacity(misses.len().min(BATCH_PIECES_MAX));
         while result.is_ok() {
-            let mut pieces = std::mem::take(&mut self.pieces);
-            pieces.clear();
-            let mut buffers = Vec::with_capacity(BATCH_PIECES_MAX);
             for (_, (addr, buffer)) in left.by_ref().take(BATCH_PIECES_MAX) {
                 let bytes = match &buffer {
                     LocalBuffer::From(from) => from.len() as u64,
@@ -362,13 +363,19 @@ impl Handle {
                     self.coupled.forget(addr, bytes);
                 }
                 result = result.and(self.client.check(addr, bytes));
-                pieces.push(Piece { addr, bytes });
-                buffers.push(buffer);
+                missed.push((Piece { addr, bytes }, buffer));
             }
-            if buffers.is_empty() {
-                self.pieces = pieces;
+            if missed.is_empty() {
                 break;
             }
+            // What goes to one rack shares doorbells only if it comes together.
+            let page = |piece: &Piece| self.client.geometry().page(piece.addr);
+            let link = |piece: &Piece| self.client.translation(page(piece)).map(|home| home.link);
+            missed.sort_by_key(|(piece, _)| link(piece));
+            let mut pieces = std::mem::take(&mut self.pieces);
+            pieces.clear();
+            pieces.extend(missed.iter().map(|(piece, _)| *piece));
+            let mut buffers: Vec<_> = missed.drain(..).map(|(_, buffer)| buffer).collect();
             if result.is_ok() {
                 result = self.transfer(access, &pieces, &mut buffers);
             }

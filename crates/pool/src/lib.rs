@@ -60,7 +60,7 @@ pub use paths::{Latency, PathCounts, PathStats};
 pub use pin::Pin;
 pub use pool::Pool;
 pub use rackpool_core::client::CoupledStats;
-pub use rackpool_core::client::Placement;
+pub use rackpool_core::client::{Placement, WordSwap};
 pub use rackpool_core::durability::Durability;
 pub use rackpool_core::layout::AllocationKind;
 pub use rackpool_core::member::{DrainReport, Member, RackState};

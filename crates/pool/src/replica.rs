@@ -38,4 +38,15 @@ impl Handle {
         }
         Ok(false)
     }
+
+    /// Reads what of a batch's misses has a replica in the own rack.
+    pub(crate) fn read_replicas(&mut self, ops: &mut [(GAddr, &mut [u8])]) {
+        let mut misses = std::mem::take(&mut self.misses);
+        misses.retain(|index| {
+            let (addr, to) = &mut ops[*index as usize];
+            self.client.check(*addr, to.len() as u64).is_err()
+                || !matches!(self.read_replica(*addr, to), Ok(true))
+        });
+        self.misses = misses;
+    }
 }

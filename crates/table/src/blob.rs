@@ -11,7 +11,7 @@
 //! written for another bucket, another table or another moment does not verify. All integers are
 //! little-endian.
 
-use crate::constants::{BLOB_BYTES_MAX, BLOB_ENTRIES_MAX, KEY_BYTES_MAX};
+use crate::constants::{BLOB_BYTES_MAX, BLOB_ENTRIES_MAX, INLINE_VALUE_BYTES_MAX, KEY_BYTES_MAX};
 use crate::words::{ALIGN_BYTES, GAddr};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -73,6 +73,12 @@ pub(crate) struct BlobEntry<'a> {
 /// The bytes to allocate for a blob: its length rounded up to what the pool would give anyway.
 pub(crate) fn alloc_bytes(blob_bytes: usize) -> u64 {
     (blob_bytes as u64).next_power_of_two().max(ALIGN_BYTES)
+}
+
+/// The length of a blob with this entry alone.
+pub(crate) fn blob_bytes_of(key: &[u8], value_bytes: usize) -> usize {
+    let is_far = value_bytes > INLINE_VALUE_BYTES_MAX;
+    HEADER_BYTES + ENTRY_BYTES + key.len() + if is_far { FAR_BYTES } else { value_bytes }
 }
 
 /// The length that a blob states, if it is a possible one. `bytes` holds at least the header.

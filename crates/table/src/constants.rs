@@ -51,5 +51,19 @@ pub const RESOLVE_MAX: u32 = 4;
 pub const FREES_PENDING_MAX: usize = 1024;
 /// Retired bucket words of which a handle remembers the successor.
 pub const FORWARDS_MAX: usize = 256;
+/// Entries with which a handle begins to remember the buckets' words: 8 KiB, for the 1024 buckets of
+/// a new table.
+pub(crate) const SEEN_ENTRIES_MIN: u64 = 1024;
+/// Bytes in which a handle remembers the buckets' words, by default at most: a million keys.
+pub const SEEN_BYTES_MAX_DEFAULT: u64 = 16 << 20;
+/// A long value up to this length is believed by its checksum alone, so that it costs no further
+/// access to its bucket's word: that takes less time than a round trip.
+pub(crate) const CHECKSUM_ALONE_BYTES_MAX: u64 = 32 << 10;
+/// Keys of a batch that are under way at once: a word and a blob of each are what one connection
+/// takes.
+pub const BATCH_KEYS_MAX: usize = 64;
+/// How often a batch goes over the keys that others have changed, or that share a bucket, before
+/// the rest is done one by one.
+pub(crate) const BATCH_ROUNDS_MAX: u32 = 4;
 /// Bytes of a value that are verified at once.
 pub const VERIFY_BYTES: u64 = 1 << 20;

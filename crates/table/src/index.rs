@@ -14,7 +14,7 @@ use crate::constants::{CHUNK_SHIFT, FORWARDS_MAX, RESOLVE_MAX};
 use crate::error::{Error, Result};
 use crate::header::{CHUNK_0_OFFSET, TOPS, top_offset};
 use crate::word::{State, Word};
-use crate::words::{ALIGN_BYTES, GAddr, Placement, PoolError, Words};
+use crate::words::{ALIGN_BYTES, GAddr, Placement, PoolError, PoolResult, WordSwap, Words};
 use rackpool::CasOutcome;
 
 pub(crate) const CHUNK_BYTES: u64 = 8 << CHUNK_SHIFT;
@@ -58,6 +58,11 @@ impl BucketView {
         self.seq() - u64::from(self.is_frozen())
     }
 
+    /// Where the word is.
+    pub fn at(&self) -> GAddr {
+        self.at
+    }
+
     pub fn is_frozen(&self) -> bool {
         self.word.state() == State::Frozen
     }
@@ -66,6 +71,16 @@ impl BucketView {
     pub fn cell(&self) -> Option<GAddr> {
         (self.at != self.home).then_some(self.at)
     }
+}
+
+/// Where a bucket's word is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WordPlace {
+    bucket: u64,
+    home: GAddr,
+    /// In a cell, or at home.
+    pub at: GAddr,
+    base: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,25 +129,39 @@ impl TableIndex {
 
     /// The bucket's state, or `None` if it was not split off its parent yet.
     pub fn load<W: Words>(&mut self, mem: &mut W, bucket: u64) -> Result<Option<BucketView>> {
+        let Some(place) = self.place(mem, bucket)? else { return Ok(None) };
+        let bits = mem.read_u64(place.at)?;
+        self.view_at(mem, place, bits)
+    }
+
+    /// Where the bucket's word is as far as this handle knows; `None` if it does not exist yet.
+    pub fn place<W: Words>(&mut self, mem: &mut W, bucket: u64) -> Result<Option<WordPlace>> {
         let Some(home) = self.home(mem, bucket)? else { return Ok(None) };
         let known = self.forwards[bucket as usize % FORWARDS_MAX];
-        if known.cell != 0 && known.bucket == bucket {
-            let at = GAddr(known.cell);
-            let word = self.content_word(bucket, at, mem.read_u64(at)?)?;
+        Ok(Some(match known.cell != 0 && known.bucket == bucket {
+            true => WordPlace { bucket, home, at: GAddr(known.cell), base: known.base },
+            false => WordPlace { bucket, home, at: home, base: 0 },
+        }))
+    }
+
+    /// The bucket's state, of which `bits` was read at `place`.
+    pub fn view_at<W: Words>(
+        &mut self,
+        mem: &mut W,
+        place: WordPlace,
+        bits: u64,
+    ) -> Result<Option<BucketView>> {
+        let WordPlace { bucket, home, at, base } = place;
+        let mut home_word = Word(bits);
+        if at != home {
+            let word = self.content_word(bucket, at, bits)?;
             // A cell that has not reached its last version has no successor.
             if word.version() < self.version_last() {
                 let home_word = Word::forward(at);
-                return Ok(Some(BucketView {
-                    bucket,
-                    word,
-                    home,
-                    home_word,
-                    at,
-                    base: known.base,
-                }));
+                return Ok(Some(BucketView { bucket, word, home, home_word, at, base }));
             }
+            home_word = Word(mem.read_u64(home)?);
         }
-        let home_word = Word(mem.read_u64(home)?);
         match home_word.state() {
             State::None => Ok(None),
             State::Data | State::Frozen => {
@@ -141,6 +170,20 @@ impl TableIndex {
             }
             State::Forward => self.follow(mem, bucket, home, home_word).map(Some),
         }
+    }
+
+    /// What the bucket's state is if `word` is still the one at `place`; `None` if that would not
+    /// name a blob, or not tell.
+    pub fn guess(&self, place: WordPlace, word: Word) -> Option<BucketView> {
+        let WordPlace { bucket, home, at, base } = place;
+        let names_blob =
+            matches!(word.state(), State::Data | State::Frozen) && word.empty_depth().is_none();
+        // A cell's last word stays in it for ever.
+        let last = self.version_last();
+        let tells = word.version() < last || word.version() == last && at == home;
+        let home_word = if at == home { word } else { Word::forward(at) };
+        let view = BucketView { bucket, word, home, home_word, at, base };
+        (names_blob && tells).then_some(view)
     }
 
     /// Whether the bucket is still as it was. A word never comes back, so it was so all along.
@@ -159,14 +202,27 @@ impl TableIndex {
         view: &BucketView,
         next: BucketContent,
     ) -> Result<Swap<BucketView>> {
-        if view.word.version() == self.version_last() {
+        let Some((swap, after)) = self.plan(view, next)? else {
             return self.replace_in_new_cell(mem, view, next);
+        };
+        let unique = matches!(next, BucketContent::Blob(..));
+        Ok(publish(mem, swap, unique)?.map(|()| after))
+    }
+
+    /// The swap that makes `next` of `view`, and the state after it. `None` if the word has no
+    /// further version: it will be in a new cell.
+    pub fn plan(
+        &self,
+        view: &BucketView,
+        next: BucketContent,
+    ) -> Result<Option<(WordSwap, BucketView)>> {
+        if view.word.version() == self.version_last() {
+            return Ok(None);
         }
         let word = self.next_word(view, next, view.word.version() + 1)?;
         let home_word = if view.at == view.home { word } else { view.home_word };
-        let unique = matches!(next, BucketContent::Blob(..));
-        let swap = publish(mem, view.at, view.word.0, word.0, unique)?;
-        Ok(swap.map(|()| BucketView { word, home_word, ..*view }))
+        let swap = WordSwap { addr: view.at, expected: view.word.0, new: word.0 };
+        Ok(Some((swap, BucketView { word, home_word, ..*view })))
     }
 
     /// Makes a bucket that was not split off yet, with sequence number 1. Its home exists.
@@ -181,7 +237,8 @@ impl TableIndex {
             BucketContent::Blob(addr, blob_bytes) => Word::blob(addr, blob_bytes, 1)?,
             BucketContent::Frozen => unreachable!("a bucket is split off thawed"),
         };
-        publish(mem, home, Word::NONE.0, word.0, matches!(next, BucketContent::Blob(..)))
+        let swap = WordSwap { addr: home, expected: Word::NONE.0, new: word.0 };
+        publish(mem, swap, matches!(next, BucketContent::Blob(..)))
     }
 
     /// Where the bucket's first word is, or `None` if no bucket of its chunk exists yet.
@@ -310,7 +367,8 @@ impl TableIndex {
             return Err(error.into());
         }
         let home_word = Word::forward(at);
-        match publish(mem, view.home, view.home_word.0, home_word.0, true) {
+        let swap = WordSwap { addr: view.home, expected: view.home_word.0, new: home_word.0 };
+        match publish(mem, swap, true) {
             Ok(Swap::Done(())) => Ok(Swap::Done(BucketView { word, home_word, at, base, ..*view })),
             Ok(Swap::Unknown) => {
                 self.leaked_bytes += CELL_BYTES;
@@ -354,7 +412,7 @@ impl TableIndex {
     /// Allocates and publishes an array, unless another client does first; its address.
     fn install<W: Words>(&mut self, mem: &mut W, pointer: GAddr, bytes: u64) -> Result<u64> {
         let addr = mem.alloc(bytes, self.placement)?;
-        match publish(mem, pointer, 0, addr.0, true) {
+        match publish(mem, WordSwap { addr: pointer, expected: 0, new: addr.0 }, true) {
             Ok(Swap::Done(())) => Ok(addr.0),
             Ok(Swap::Lost) => {
                 self.free_unseen(mem, addr, bytes);
@@ -410,19 +468,28 @@ fn top_bytes(top: usize) -> u64 {
 /// A compare-and-swap with an `expected` that never comes back once it is gone, so that it may be
 /// repeated until its outcome is known. `unique`: no other client ever writes `new`. An error says
 /// that nothing was done.
-fn publish<W: Words>(
+fn publish<W: Words>(mem: &mut W, swap: WordSwap, unique: bool) -> Result<Swap<()>> {
+    let first = mem.cas(swap.addr, swap.expected, swap.new);
+    settle(mem, swap, first, unique, RESOLVE_MAX)
+}
+
+/// As [`publish`], of a swap that ended with `first` when it was tried, in up to `tries` with that.
+pub(crate) fn settle<W: Words>(
     mem: &mut W,
-    addr: GAddr,
-    expected: u64,
-    new: u64,
+    swap: WordSwap,
+    first: PoolResult<CasOutcome>,
     unique: bool,
+    tries: u32,
 ) -> Result<Swap<()>> {
     let mut in_doubt = false;
-    for _ in 0..RESOLVE_MAX {
-        match mem.cas(addr, expected, new) {
+    let again = std::iter::repeat_with(|| mem.cas(swap.addr, swap.expected, swap.new));
+    for outcome in std::iter::once(first).chain(again).take(tries as usize) {
+        match outcome {
             Ok(CasOutcome::Swapped) => return Ok(Swap::Done(())),
             Ok(CasOutcome::Found(_)) if !in_doubt => return Ok(Swap::Lost),
-            Ok(CasOutcome::Found(actual)) if actual == new && unique => return Ok(Swap::Done(())),
+            Ok(CasOutcome::Found(actual)) if actual == swap.new && unique => {
+                return Ok(Swap::Done(()));
+            }
             Ok(CasOutcome::Found(_)) => return Ok(Swap::Unknown),
             Err(error) if !in_doubt && did_nothing(&error) => return Err(error.into()),
             Err(_) => in_doubt = true,
@@ -431,15 +498,16 @@ fn publish<W: Words>(
     Ok(Swap::Unknown)
 }
 
-/// Whether an error of the pool promises that the operation had no effect and never will have.
+/// Whether an error of the pool promises that the operation had no effect and never will have. A
+/// word that was swapped may have been refused by its device, or its caller told of a lost lock.
 fn did_nothing(error: &PoolError) -> bool {
-    !matches!(error.code(), "outcome-unknown" | "timeout" | "protocol")
+    let in_doubt = ["outcome-unknown", "timeout", "protocol", "lock-lost", "denied", "io"];
+    !in_doubt.contains(&error.code())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::PoolResult;
     use rackpool::protocol::Error as WireError;
 
     /// Answers one compare-and-swap after the other as it is told, has memory that it refuses to
@@ -487,7 +555,8 @@ mod tests {
     const OTHER: u64 = 3;
 
     fn outcome(answers: Vec<PoolResult<CasOutcome>>, unique: bool) -> Result<Swap<()>> {
-        publish(&mut Script(answers), GAddr(64), OLD, NEW, unique)
+        let swap = WordSwap { addr: GAddr(64), expected: OLD, new: NEW };
+        publish(&mut Script(answers), swap, unique)
     }
 
     fn unknown() -> PoolResult<CasOutcome> {

@@ -8,9 +8,27 @@
 //! ```
 //! A bucket is **one word**, and all of its keys with their short values are in **one blob**,
 //! which never changes: a change writes a new blob and swaps the word. The table keeps fewer keys
-//! than buckets, so a blob is mostly one entry. A warm `get` is two dependent accesses: the word,
+//! than buckets, so a blob is mostly one entry. A first `get` is two dependent accesses: the word,
 //! the blob (the word says how much to read). Values above 2 KiB are allocations of their own and
-//! cost one more access, and one to validate.
+//! cost one more access, and long ones another to validate.
+//!
+//! # Trips
+//! A handle remembers the words that it saw, in at most 16 bytes a key, and asks for a word and for
+//! the blob that it named *together*. If the word that comes back is another one, the blob is asked
+//! for again; nothing else depends on what is remembered. Round trips to other racks, one after the
+//! other, if everything is there and new blobs are in the own rack:
+//!
+//! | operation | first time | later | changed meanwhile |
+//! |---|---|---|---|
+//! | `get`; of a key that is not there, in an empty bucket | 2; 1 | 1; 1 | 2; 1 |
+//! | `update`, `put`, `insert`, `modify`, conditional | 3 | 2: that, and the swap | 3 |
+//! | `insert` into an empty bucket | 2 | 2 | 2 |
+//! | `get_many`; `put_many`, `delete_many`, up to 64 keys | 2; 3 | 1; 2 | 2; 3 |
+//! | splitting a bucket, before a write | 4 more | | |
+//!
+//! Each trip of a batch rings one doorbell a rack (for 32 pieces). A new blob's memory is allocated
+//! before the word is read, in the size that is likely, so that the word need not be read again. The
+//! old blob's free is one more message if another rack has it, after the operation has taken effect.
 //!
 //! # Why each key is linearizable
 //! 1. **A word never comes back.** Each change of a bucket raises the version in its word by one.
@@ -83,7 +101,11 @@ pub mod constants;
 mod error;
 mod header;
 mod index;
+mod many;
+mod modify;
 mod read;
+mod scan;
+mod seen;
 mod split;
 mod walk;
 mod word;
@@ -92,9 +114,13 @@ pub mod words;
 mod write;
 
 use blob::{Builder, Stamp};
-use constants::{CHUNK_SHIFT, LEVEL_DEFAULT, VERSIONS_PER_WORD_MAX, VERSIONS_PER_WORD_MIN};
+use constants::{
+    CHUNK_SHIFT, LEVEL_DEFAULT, SEEN_BYTES_MAX_DEFAULT, VERSIONS_PER_WORD_MAX,
+    VERSIONS_PER_WORD_MIN,
+};
 use header::{CHUNK_0_OFFSET, Fixed, HEADER_BYTES, LEVEL_OFFSET, MAGIC, VERSION};
 use index::{CHUNK_BYTES, TableIndex};
+use seen::SeenWords;
 use std::hash::BuildHasher;
 use word::Word;
 use words::{ErrorKind, GAddr, Placement, PoolError, Words};
@@ -102,6 +128,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub use error::{Error, Result};
+pub use modify::{KeyChange, ValueVersion};
+pub use scan::{ScanCursor, ScanPage};
 pub use walk::Report;
 pub(crate) use walk::{Named, NamedBy};
 
@@ -119,6 +147,9 @@ pub struct Options {
     /// Makes the table's identity and the seed of its hash, which else are random. Two tables
     /// must never have the same seed in one pool; for repeatable tests. Kept in the table.
     pub seed: Option<u64>,
+    /// Bytes in which this handle at most remembers where keys are, 16 a key, so that reading one of
+    /// another rack is one round trip; 0 for not at all.
+    pub seen_bytes_max: u64,
 }
 
 impl Default for Options {
@@ -129,6 +160,7 @@ impl Default for Options {
             level_first: LEVEL_DEFAULT,
             versions_per_word: VERSIONS_PER_WORD_MAX,
             seed: None,
+            seen_bytes_max: SEEN_BYTES_MAX_DEFAULT,
         }
     }
 }
@@ -173,6 +205,7 @@ pub struct Table {
     /// What is known of the table's level: where to begin and when to split, never more.
     level: u8,
     index: TableIndex,
+    seen: SeenWords,
     entry_placement: Placement,
     /// The last blob that was read: the first `blob_bytes`.
     buf: Vec<u8>,
@@ -295,11 +328,13 @@ impl Table {
     }
 
     fn new(name: &str, header: GAddr, fixed: Fixed, options: Options) -> Table {
+        let level = fixed.level_first as u8;
         Table {
             name: name.into(),
             header,
             fixed,
-            level: fixed.level_first as u8,
+            level,
+            seen: SeenWords::new(level, options.seen_bytes_max),
             index: TableIndex::new(header, fixed.versions_per_word, options.index_placement),
             entry_placement: options.entry_placement,
             buf: Vec::new(),

@@ -3,12 +3,15 @@
 //! bucket finishes its split.
 
 use crate::blob::{Blob, BlobValue, ExternalValue, HEADER_BYTES, stated_bytes, verifies};
-use crate::constants::{ATTEMPTS_EAGER, ATTEMPTS_MAX, KEY_BYTES_MAX, LEVEL_MAX, VALUE_BYTES_MAX};
+use crate::constants::{
+    ATTEMPTS_EAGER, ATTEMPTS_MAX, CHECKSUM_ALONE_BYTES_MAX, KEY_BYTES_MAX, LEVEL_MAX,
+    VALUE_BYTES_MAX,
+};
 use crate::error::{Error, Result};
 use crate::index::BucketView;
+use crate::word::Word;
 use crate::words::{GAddr, PoolError, Words};
 use crate::{Table, low_bits};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
@@ -18,6 +21,23 @@ pub(super) enum Intent {
     Write,
     /// As `Write`, and it is split before if the table has grown.
     Grow,
+}
+
+/// What became of looking at a bucket.
+enum BucketLook {
+    /// It was like this at one moment, and has this depth.
+    Seen(BucketView, u8),
+    Changed,
+    /// It was not split off its parent yet.
+    Absent,
+}
+
+/// What became of a guess.
+enum GuessedWord {
+    /// The bucket is as it was seen last, at this depth.
+    Right(u8),
+    /// What the word is now.
+    Is(u64),
 }
 
 impl Table {
@@ -86,11 +106,14 @@ impl Table {
         let mut bucket = low_bits(hash, self.level);
         for attempt in 0..ATTEMPTS_MAX {
             pause(attempt / u32::from(LEVEL_MAX));
-            let Some(view) = self.index.load(mem, bucket)? else {
-                bucket = self.parent(bucket)?;
-                continue;
+            let (view, depth) = match self.look(mem, bucket)? {
+                BucketLook::Seen(view, depth) => (view, depth),
+                BucketLook::Changed => continue,
+                BucketLook::Absent => {
+                    bucket = self.parent(bucket)?;
+                    continue;
+                }
             };
-            let Some(depth) = self.fetch(mem, &view)? else { continue };
             if low_bits(hash, depth) != bucket {
                 bucket = self.descendant(hash, bucket, depth);
                 self.level = self.level.max(depth);
@@ -114,6 +137,62 @@ impl Table {
             return Ok(view);
         }
         Err(Error::Contended { bucket, attempts: ATTEMPTS_MAX })
+    }
+
+    /// Loads a bucket's word and brings its blob into the buffer: both at once if the word is the
+    /// one that was seen last, else one after the other.
+    fn look<W: Words>(&mut self, mem: &mut W, bucket: u64) -> Result<BucketLook> {
+        let Some(place) = self.index.place(mem, bucket)? else { return Ok(BucketLook::Absent) };
+        let guess = self.seen.get(bucket).and_then(|word| self.index.guess(place, word));
+        let bits = match guess {
+            None => mem.read_u64(place.at)?,
+            Some(guess) => match self.fetch_guess(mem, &guess)? {
+                GuessedWord::Right(depth) => return Ok(BucketLook::Seen(guess, depth)),
+                GuessedWord::Is(bits) => bits,
+            },
+        };
+        let Some(view) = self.index.view_at(mem, place, bits)? else {
+            return Ok(BucketLook::Absent);
+        };
+        let Some(depth) = self.fetch(mem, &view)? else { return Ok(BucketLook::Changed) };
+        self.remember(mem, &view);
+        Ok(BucketLook::Seen(view, depth))
+    }
+
+    /// Asks for a bucket's word and for the blob that it named when it was last seen.
+    fn fetch_guess<W: Words>(&mut self, mem: &mut W, guess: &BucketView) -> Result<GuessedWord> {
+        let (hint_bytes, _) = guess.word.hint_bytes();
+        if self.buf.len() < hint_bytes {
+            self.buf.resize(hint_bytes, 0);
+        }
+        let mut word = [0; 8];
+        let blob = &mut self.buf[..hint_bytes];
+        let ops = &mut [(guess.at(), &mut word[..]), (guess.word.blob_addr(), blob)];
+        if let Err(error) = mem.read_batch(ops) {
+            // Perhaps what it named is gone by now; it will not be asked for again.
+            self.seen.put(guess.bucket, Word::NONE);
+            return match error.code() {
+                "timeout" => Err(error.into()),
+                _ => Ok(GuessedWord::Is(mem.read_u64(guess.at())?)),
+            };
+        }
+        let bits = u64::from_le_bytes(word);
+        // What does not verify although the word stands is looked at again, by the sure way.
+        if bits != guess.word.0 || !self.complete_blob(mem, guess).unwrap_or(false) {
+            return Ok(GuessedWord::Is(bits));
+        }
+        let depth = self.blob(guess)?.depth();
+        self.check_depth(guess, depth).map(GuessedWord::Right)
+    }
+
+    /// Remembers a bucket's word that this handle did not know.
+    pub(super) fn remember<W: Words>(&mut self, mem: &mut W, view: &BucketView) {
+        self.seen.put(view.bucket, view.word);
+        if self.seen.missed()
+            && let Ok(keys) = self.len_estimate(mem)
+        {
+            self.seen.resize(keys, self.level);
+        }
     }
 
     /// Brings a bucket's blob into the buffer; its depth. `None` if the bucket changed meanwhile.
@@ -151,11 +230,23 @@ impl Table {
 
     fn fetch_blob<W: Words>(&mut self, mem: &mut W, view: &BucketView) -> Result<bool, PoolError> {
         let addr = view.word.blob_addr();
-        let (hint_bytes, whole) = view.word.hint_bytes();
+        let (hint_bytes, _) = view.word.hint_bytes();
         if self.buf.len() < hint_bytes {
             self.buf.resize(hint_bytes, 0);
         }
         mem.read(addr, &mut self.buf[..hint_bytes])?;
+        self.complete_blob(mem, view)
+    }
+
+    /// Reads the rest of a blob of which as much is in the buffer as its word says; whether it
+    /// verifies.
+    fn complete_blob<W: Words>(
+        &mut self,
+        mem: &mut W,
+        view: &BucketView,
+    ) -> Result<bool, PoolError> {
+        let addr = view.word.blob_addr();
+        let (hint_bytes, whole) = view.word.hint_bytes();
         let Some(bytes) = stated_bytes(&self.buf[..HEADER_BYTES]) else { return Ok(false) };
         if bytes > hint_bytes {
             if whole {
@@ -175,7 +266,7 @@ impl Table {
     }
 
     /// Reads a long value; `false` if it was freed meanwhile.
-    fn read_far<W: Words>(
+    pub(super) fn read_far<W: Words>(
         &mut self,
         mem: &mut W,
         view: &BucketView,
@@ -188,19 +279,23 @@ impl Table {
         }
         value.resize(far.bytes as usize, 0);
         let read = mem.read(far.addr, value);
+        let verifies = |value: &[u8]| self.version_of(value).0 == far.checksum;
+        if far.bytes <= CHECKSUM_ALONE_BYTES_MAX && read.is_ok() && verifies(value) {
+            return Ok(true);
+        }
         if self.index.is_still(mem, view)? {
             read?;
             return Ok(true);
         }
         // The bucket changed, but perhaps not this key.
-        let intact = read.is_ok() && xxh3_64_with_seed(value, self.fixed.table_id) == far.checksum;
+        let intact = read.is_ok() && verifies(value);
         if !intact {
             value.clear();
         }
         Ok(intact)
     }
 
-    fn check_depth(&self, view: &BucketView, depth: u8) -> Result<u8> {
+    pub(super) fn check_depth(&self, view: &BucketView, depth: u8) -> Result<u8> {
         let possible = (self.level_first()..=LEVEL_MAX).contains(&depth)
             && low_bits(view.bucket, depth) == view.bucket;
         let reason = "the bucket has an impossible depth";

@@ -6,7 +6,8 @@
 //! - [`Words::read_u64`], [`Words::write_u64`], [`Words::cas`] and [`Words::fetch_add`] of aligned
 //!   words are atomic; those of one word, and all swaps and adds, are in one order that all
 //!   clients agree on; longer accesses may tear.
-//! - When a call has returned, its effect is seen by every later call of every client.
+//! - When a call has returned, its effect is seen by every later call of every client. The parts of
+//!   a batch have no order.
 //! - Memory is zero when it is handed out, and no other client writes to it until it is freed. A
 //!   read of freed memory answers with any bytes or an error, and has no other effect.
 //! - An allocation of up to half a page is aligned to its size rounded up to a power of two,
@@ -14,6 +15,7 @@
 
 pub use rackpool::{
     CasOutcome, Error as PoolError, ErrorKind, GAddr, Placement, RackId, Result as PoolResult,
+    WordSwap,
 };
 
 use rackpool::{AllocationKind, Handle};
@@ -39,6 +41,14 @@ pub trait Words {
     fn fetch_add(&mut self, addr: GAddr, n: u64) -> PoolResult<u64>;
     /// Several reads under one wait.
     fn read_batch(&mut self, ops: &mut [(GAddr, &mut [u8])]) -> PoolResult<()>;
+    /// Several writes under one wait. After an error nothing is known of any.
+    fn write_batch(&mut self, ops: &mut [(GAddr, &[u8])]) -> PoolResult<()> {
+        ops.iter().try_for_each(|(addr, bytes)| self.write(*addr, bytes))
+    }
+    /// Several compare-and-swaps under one wait, each with its outcome.
+    fn cas_batch(&mut self, swaps: &[WordSwap]) -> Vec<PoolResult<CasOutcome>> {
+        swaps.iter().map(|one| self.cas(one.addr, one.expected, one.new)).collect()
+    }
     /// The address under `name`.
     fn root(&mut self, name: &str) -> PoolResult<Option<GAddr>>;
     /// Puts `addr` under `name` if `expected` is there (null: nothing is, or nothing shall be);
@@ -92,6 +102,14 @@ impl Words for Handle {
 
     fn read_batch(&mut self, ops: &mut [(GAddr, &mut [u8])]) -> PoolResult<()> {
         Handle::read_batch(self, ops)
+    }
+
+    fn write_batch(&mut self, ops: &mut [(GAddr, &[u8])]) -> PoolResult<()> {
+        Handle::write_batch(self, ops)
+    }
+
+    fn cas_batch(&mut self, swaps: &[WordSwap]) -> Vec<PoolResult<CasOutcome>> {
+        Handle::cas_batch(self, swaps)
     }
 
     fn root(&mut self, name: &str) -> PoolResult<Option<GAddr>> {

@@ -2,7 +2,7 @@
 //! Until the swap everything is the operation's own draft and is given back if it fails; from the
 //! swap on the operation is done, whatever happens to the cleaning up.
 
-use crate::blob::{BlobEntry, BlobValue, ExternalValue, alloc_bytes};
+use crate::blob::{BlobEntry, BlobValue, ExternalValue, alloc_bytes, blob_bytes_of};
 use crate::constants::{
     ATTEMPTS_MAX, BLOB_BYTES_MAX, FREES_PENDING_MAX, INLINE_VALUE_BYTES_MAX, LEVEL_MAX,
     LOAD_PERCENT, SAMPLE_SHIFT, VALUE_BYTES_MAX,
@@ -10,26 +10,28 @@ use crate::constants::{
 use crate::error::{Error, Result};
 use crate::header::{COUNT_OFFSET, LEVEL_OFFSET};
 use crate::index::{BucketContent, BucketView, Swap};
+use crate::modify::ValueVersion;
 use crate::read::{Intent, check_key, pause};
-use crate::words::{GAddr, Words};
+use crate::words::{ErrorKind, GAddr, Words};
 use crate::{Table, low_bits};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WriteMode {
+pub(super) enum WriteMode {
     Absent,
     Present,
     Any,
+    /// If the key has a value of this version, or none.
+    If(Option<ValueVersion>),
 }
 
-struct EntryWrite<'a> {
-    key: &'a [u8],
-    value: &'a [u8],
-    mode: WriteMode,
+pub(super) struct EntryWrite<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+    pub mode: WriteMode,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WriteOutcome {
+pub(super) enum WriteOutcome {
     Refused,
     Created,
     Replaced,
@@ -37,9 +39,10 @@ enum WriteOutcome {
 
 /// What an operation has allocated and not published.
 #[derive(Debug, Default)]
-struct UnpublishedBlob {
-    blob: Option<(GAddr, u64)>,
-    far: Option<ExternalValue>,
+pub(super) struct UnpublishedBlob {
+    /// Allocated before the bucket's word was read for the attempt that uses it.
+    pub blob: Option<(GAddr, u64)>,
+    pub far: Option<ExternalValue>,
 }
 
 impl Table {
@@ -62,7 +65,10 @@ impl Table {
     pub fn delete<W: Words>(&mut self, mem: &mut W, key: &[u8]) -> Result<bool> {
         check_key(key)?;
         let hash = self.hash(key);
-        self.attempt(mem, hash, |table, mem, draft| table.delete_once(mem, key, hash, draft))
+        self.attempt(mem, hash, |table, mem, draft| {
+            let view = table.find(mem, hash, Intent::Write)?;
+            table.remove_entry(mem, &view, hash, key, draft)
+        })
     }
 
     /// Keys in the table, estimated from a sample of one in 64: one access.
@@ -71,7 +77,7 @@ impl Table {
         Ok((sampled.max(0) as u64) << SAMPLE_SHIFT)
     }
 
-    fn store<W: Words>(
+    pub(super) fn store<W: Words>(
         &mut self,
         mem: &mut W,
         key: &[u8],
@@ -79,17 +85,14 @@ impl Table {
         mode: WriteMode,
     ) -> Result<WriteOutcome> {
         check_key(key)?;
-        if value.len() as u64 > VALUE_BYTES_MAX {
-            let bytes = value.len() as u64;
-            return Err(Error::ValueSize { bytes, limit_bytes: VALUE_BYTES_MAX });
-        }
+        check_value(value)?;
         let write = EntryWrite { key, value, mode };
         let hash = self.hash(key);
         self.attempt(mem, hash, |table, mem, draft| table.store_once(mem, &write, hash, draft))
     }
 
     /// Runs an operation as one change, until it has not found its bucket changed meanwhile.
-    fn attempt<W: Words, T>(
+    pub(super) fn attempt<W: Words, T>(
         &mut self,
         mem: &mut W,
         hash: u64,
@@ -119,15 +122,33 @@ impl Table {
         hash: u64,
         draft: &mut UnpublishedBlob,
     ) -> Result<Option<WriteOutcome>> {
-        let &EntryWrite { key, value, mode } = write;
+        self.reserve(mem, hash, write, draft)?;
         let view = self.find(mem, hash, Intent::Grow)?;
-        let old = self.blob(&view)?.find(key).map(external_of);
-        match (mode, old.is_some()) {
-            (WriteMode::Absent, true) | (WriteMode::Present, false) => {
-                return Ok(Some(WriteOutcome::Refused));
-            }
-            _ => {}
+        let old = self.blob(&view)?.find(write.key);
+        let is_wanted = match write.mode {
+            WriteMode::Absent => old.is_none(),
+            WriteMode::Present => old.is_some(),
+            WriteMode::Any => true,
+            WriteMode::If(version) => old.map(|old| self.version_in(old)) == version,
+        };
+        if !is_wanted {
+            return Ok(Some(WriteOutcome::Refused));
         }
+        self.set_entry(mem, &view, hash, write, draft)
+    }
+
+    /// Sets the value of a key in its bucket, which is in the buffer; `None` if the bucket changed
+    /// meanwhile.
+    pub(super) fn set_entry<W: Words>(
+        &mut self,
+        mem: &mut W,
+        view: &BucketView,
+        hash: u64,
+        write: &EntryWrite<'_>,
+        draft: &mut UnpublishedBlob,
+    ) -> Result<Option<WriteOutcome>> {
+        let &EntryWrite { key, value, .. } = write;
+        let old = self.blob(view)?.find(key).map(external_of);
         let far = if value.len() > INLINE_VALUE_BYTES_MAX {
             Some(self.write_external(mem, value, draft)?)
         } else {
@@ -135,17 +156,14 @@ impl Table {
         };
         let new =
             BlobEntry { key, value: far.map_or(BlobValue::Inline(value), BlobValue::External) };
-        self.build_without(&view, key)?;
+        self.build_without(view, key)?;
         self.low.push(new);
-        if !self.low.fits() {
-            let (bytes, limit_bytes) = (self.low.len() as u64, BLOB_BYTES_MAX as u64);
-            return Err(Error::BucketFull { bucket: view.bucket, bytes, limit_bytes });
-        }
-        if !self.commit(mem, &view, draft)? {
+        self.check_fits(view.bucket)?;
+        if !self.commit(mem, view, draft)? {
             return Ok(None);
         }
         draft.far = None;
-        self.free_replaced(mem, &view, old.flatten());
+        self.free_replaced(mem, view, old.flatten());
         if old.is_some() {
             return Ok(Some(WriteOutcome::Replaced));
         }
@@ -153,39 +171,78 @@ impl Table {
         Ok(Some(WriteOutcome::Created))
     }
 
-    /// One attempt; `None` if the bucket changed meanwhile.
-    fn delete_once<W: Words>(
+    /// Takes a key out of its bucket, which is in the buffer; `None` if the bucket changed
+    /// meanwhile.
+    pub(super) fn remove_entry<W: Words>(
         &mut self,
         mem: &mut W,
-        key: &[u8],
+        view: &BucketView,
         hash: u64,
+        key: &[u8],
         draft: &mut UnpublishedBlob,
     ) -> Result<Option<bool>> {
-        let view = self.find(mem, hash, Intent::Write)?;
-        let blob = self.blob(&view)?;
+        let blob = self.blob(view)?;
         let Some(old) = blob.find(key) else { return Ok(Some(false)) };
         let old = external_of(old);
         let depth = blob.depth();
         let done = if blob.count() == 1 {
-            match self.index.replace(mem, &view, BucketContent::Empty(depth))? {
-                Swap::Done(_) => true,
+            match self.index.replace(mem, view, BucketContent::Empty(depth))? {
+                Swap::Done(after) => {
+                    self.seen.put(after.bucket, after.word);
+                    true
+                }
                 Swap::Lost => false,
                 Swap::Unknown => return Err(Error::OutcomeUnknown { operation: "delete" }),
             }
         } else {
-            self.build_without(&view, key)?;
-            self.commit(mem, &view, draft)?
+            self.build_without(view, key)?;
+            self.commit(mem, view, draft)?
         };
         if !done {
             return Ok(None);
         }
-        self.free_replaced(mem, &view, old);
+        self.free_replaced(mem, view, old);
         self.count(mem, hash, -1);
         Ok(Some(true))
     }
 
+    /// Allocates a blob of the size that a write will likely need, before the bucket's word is read,
+    /// so that it need not be read again. In a full pool the write goes on without: perhaps it needs
+    /// none.
+    pub(super) fn reserve<W: Words>(
+        &self,
+        mem: &mut W,
+        hash: u64,
+        write: &EntryWrite<'_>,
+        draft: &mut UnpublishedBlob,
+    ) -> Result<()> {
+        if draft.blob.is_some() {
+            return Ok(());
+        }
+        let alone = blob_bytes_of(write.key, write.value.len());
+        let seen = self.seen.get(low_bits(hash, self.level));
+        let before = seen.filter(|word| word.empty_depth().is_none());
+        let before = before.map_or(0, |word| word.hint_bytes().0);
+        let bytes = alloc_bytes(match write.mode {
+            WriteMode::Absent => before + alone,
+            // Likely the key was there, and its value as long.
+            _ => before.max(alone),
+        });
+        match mem.alloc(bytes, self.entry_placement) {
+            Ok(addr) => draft.blob = Some((addr, bytes)),
+            Err(error) if matches!(error.kind(), ErrorKind::Full | ErrorKind::Invalid) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_fits(&self, bucket: u64) -> Result<()> {
+        let (bytes, limit_bytes) = (self.low.len() as u64, BLOB_BYTES_MAX as u64);
+        if self.low.fits() { Ok(()) } else { Err(Error::BucketFull { bucket, bytes, limit_bytes }) }
+    }
+
     /// Begins the bucket's next blob with all entries but `key`.
-    fn build_without(&mut self, view: &BucketView, key: &[u8]) -> Result<()> {
+    pub(super) fn build_without(&mut self, view: &BucketView, key: &[u8]) -> Result<()> {
         let mut low = std::mem::take(&mut self.low);
         let built = self.blob(view).map(|blob| {
             low.start(blob.depth());
@@ -204,18 +261,11 @@ impl Table {
         draft: &mut UnpublishedBlob,
     ) -> Result<bool> {
         let bytes = alloc_bytes(self.low.len());
-        if let Some((addr, had)) = draft.blob
-            && had != bytes
-        {
-            draft.blob = None;
-            self.release(mem, addr, had);
-        }
         let addr = match draft.blob {
-            // Allocated in an earlier attempt, hence before this attempt read the word.
-            Some((addr, _)) => addr,
-            None => {
-                let addr = mem.alloc(bytes, self.entry_placement)?;
-                draft.blob = Some((addr, bytes));
+            // Allocated before this attempt read the word.
+            Some((addr, had)) if had == bytes => addr,
+            _ => {
+                let addr = self.reallocate(mem, bytes, draft)?;
                 if !self.index.is_still(mem, view)? {
                     return Ok(false);
                 }
@@ -230,15 +280,14 @@ impl Table {
             return Err(error.into());
         }
         match self.index.replace(mem, view, BucketContent::Blob(addr, self.low.len()))? {
-            Swap::Done(_) => {
+            Swap::Done(after) => {
+                self.seen.put(after.bucket, after.word);
                 draft.blob = None;
                 Ok(true)
             }
             Swap::Lost => Ok(false),
             Swap::Unknown => {
-                let far = draft.far.take().map_or(0, |far| far.bytes);
-                draft.blob = None;
-                self.leaked_bytes += bytes + far;
+                self.leak_draft(draft);
                 Err(Error::OutcomeUnknown { operation: "write" })
             }
         }
@@ -251,23 +300,56 @@ impl Table {
         value: &[u8],
         draft: &mut UnpublishedBlob,
     ) -> Result<ExternalValue> {
-        if let Some(far) = draft.far {
-            return Ok(far);
-        }
-        let bytes = value.len() as u64;
-        let addr = mem.alloc(bytes, self.entry_placement)?;
-        if let Err(error) = mem.write(addr, value) {
+        let (far, is_new) = self.allocate_external(mem, value, draft)?;
+        if is_new && let Err(error) = mem.write(far.addr, value) {
             // Part of the write may still be under way, so the memory must not be used again.
-            self.leaked_bytes += bytes;
+            draft.far = None;
+            self.leaked_bytes += far.bytes;
             return Err(error.into());
         }
-        let far =
-            ExternalValue { addr, bytes, checksum: xxh3_64_with_seed(value, self.fixed.table_id) };
-        draft.far = Some(far);
         Ok(far)
     }
 
-    fn discard<W: Words>(&mut self, mem: &mut W, draft: UnpublishedBlob) {
+    /// Allocates a long value, once an operation; whether it is to be written.
+    pub(super) fn allocate_external<W: Words>(
+        &mut self,
+        mem: &mut W,
+        value: &[u8],
+        draft: &mut UnpublishedBlob,
+    ) -> Result<(ExternalValue, bool)> {
+        if let Some(far) = draft.far {
+            return Ok((far, false));
+        }
+        let bytes = value.len() as u64;
+        let addr = mem.alloc(bytes, self.entry_placement)?;
+        let far = ExternalValue { addr, bytes, checksum: self.version_of(value).0 };
+        draft.far = Some(far);
+        Ok((far, true))
+    }
+
+    /// Allocates a blob of another size than the one that was reserved, if one was. The bucket has
+    /// to be read after this.
+    pub(super) fn reallocate<W: Words>(
+        &mut self,
+        mem: &mut W,
+        bytes: u64,
+        draft: &mut UnpublishedBlob,
+    ) -> Result<GAddr> {
+        if let Some((addr, had)) = draft.blob.take() {
+            self.release(mem, addr, had);
+        }
+        let addr = mem.alloc(bytes, self.entry_placement)?;
+        draft.blob = Some((addr, bytes));
+        Ok(addr)
+    }
+
+    /// Gives up what may be published, or written to, some day.
+    pub(super) fn leak_draft(&mut self, draft: &mut UnpublishedBlob) {
+        let UnpublishedBlob { blob, far } = std::mem::take(draft);
+        self.leaked_bytes += blob.map_or(0, |(_, bytes)| bytes) + far.map_or(0, |far| far.bytes);
+    }
+
+    pub(super) fn discard<W: Words>(&mut self, mem: &mut W, draft: UnpublishedBlob) {
         if let Some((addr, bytes)) = draft.blob {
             self.release(mem, addr, bytes);
         }
@@ -323,7 +405,7 @@ impl Table {
 
     /// Counts a key that came or went, if it belongs to the sample, and lets the table grow.
     /// The key's own operation is done: failures here only make the count less exact.
-    fn count<W: Words>(&mut self, mem: &mut W, hash: u64, change: i64) {
+    pub(super) fn count<W: Words>(&mut self, mem: &mut W, hash: u64, change: i64) {
         if hash >> (u64::BITS - SAMPLE_SHIFT) != 0 {
             return;
         }
@@ -348,7 +430,13 @@ impl Table {
     }
 }
 
-fn external_of(value: BlobValue<'_>) -> Option<ExternalValue> {
+pub(super) fn check_value(value: &[u8]) -> Result<()> {
+    let bytes = value.len() as u64;
+    let limit_bytes = VALUE_BYTES_MAX;
+    if bytes > limit_bytes { Err(Error::ValueSize { bytes, limit_bytes }) } else { Ok(()) }
+}
+
+pub(super) fn external_of(value: BlobValue<'_>) -> Option<ExternalValue> {
     match value {
         BlobValue::Inline(_) => None,
         BlobValue::External(far) => Some(far),

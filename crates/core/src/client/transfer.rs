@@ -32,7 +32,7 @@ pub struct Piece {
 }
 
 /// Work requests that one doorbell carries at most.
-const BATCH_MAX: usize = 32;
+pub(super) const BATCH_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug)]
 struct Posting {

@@ -21,6 +21,12 @@ pub enum MapOp {
     Put(u64, Option<bool>),
     /// Removes; whether the key was there.
     Delete(Option<bool>),
+    /// Adds or replaces by a function of what was there; what the last call of it saw.
+    Modify(u64, Option<Option<u64>>),
+    /// Adds or replaces if this was there; whether it did.
+    PutIf(Option<u64>, u64, Option<bool>),
+    /// Removes if this was there; whether it did.
+    DeleteIf(u64, Option<bool>),
 }
 
 impl Model for MapKey {
@@ -35,6 +41,15 @@ impl Model for MapKey {
             MapOp::Update(value, said) => (state.map(|_| value), there, said),
             MapOp::Put(value, said) => (Some(value), !there, said),
             MapOp::Delete(said) => (None, there, said),
+            MapOp::Modify(value, seen) => {
+                return seen.is_none_or(|seen| seen == *state).then_some(Some(value));
+            }
+            MapOp::PutIf(was, value, said) => {
+                (if *state == was { Some(value) } else { *state }, *state == was, said)
+            }
+            MapOp::DeleteIf(was, said) => {
+                (state.filter(|state| *state != was), *state == Some(was), said)
+            }
         };
         said.is_none_or(|said| said == truth).then_some(next)
     }
@@ -72,6 +87,28 @@ mod tests {
         assert!(matches!(verdict(&[update]), Verdict::Violation { .. }));
         let delete = event(1, 2, MapOp::Delete(Some(true)));
         assert!(matches!(verdict(&[delete]), Verdict::Violation { .. }));
+    }
+
+    #[test]
+    fn a_change_that_did_not_see_the_one_before_is_a_violation() {
+        let put = event(1, 2, MapOp::Put(7, Some(true)));
+        for (seen, verdict_wanted) in [(Some(7), true), (None, false)] {
+            let change = event(3, 4, MapOp::Modify(8, Some(seen)));
+            let fits = verdict(&[put.clone(), change]) == Verdict::Linearizable;
+            assert_eq!(fits, verdict_wanted);
+        }
+        for (was, said) in [(Some(7), true), (None, false), (Some(6), false)] {
+            let conditional = event(3, 4, MapOp::PutIf(was, 8, Some(said)));
+            let left = if said { 8 } else { 7 };
+            let get = event(5, 6, MapOp::Get(Some(left)));
+            assert_eq!(verdict(&[put.clone(), conditional, get]), Verdict::Linearizable);
+            let lie = event(3, 4, MapOp::PutIf(was, 8, Some(!said)));
+            assert!(matches!(verdict(&[put.clone(), lie]), Verdict::Violation { .. }));
+        }
+        let kept = event(3, 4, MapOp::DeleteIf(6, Some(false)));
+        let gone = event(5, 6, MapOp::DeleteIf(7, Some(true)));
+        let get = event(7, 8, MapOp::Get(None));
+        assert_eq!(verdict(&[put, kept, gone, get]), Verdict::Linearizable);
     }
 
     #[test]

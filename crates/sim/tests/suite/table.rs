@@ -79,6 +79,17 @@ impl TableClient for WordTable {
                 }
                 MapOp::Put(value, _) => (value, MapOp::Put(value, Some(!there))),
                 MapOp::Delete(_) => (0, MapOp::Delete(Some(there))),
+                MapOp::Modify(value, _) => {
+                    (value, MapOp::Modify(value, Some(there.then_some(found))))
+                }
+                MapOp::PutIf(was, value, _) => {
+                    let same = was.unwrap_or(0) == found;
+                    (if same { value } else { found }, MapOp::PutIf(was, value, Some(same)))
+                }
+                MapOp::DeleteIf(was, _) => {
+                    let same = there && was == found;
+                    (if same { 0 } else { found }, MapOp::DeleteIf(was, Some(same)))
+                }
             };
             if !self.kind.swaps {
                 return mem.write_u64(at, new).map(|()| answer).map_err(failed);
@@ -87,6 +98,10 @@ impl TableClient for WordTable {
                 return Ok(answer);
             }
         }
+    }
+
+    fn apply_many(&mut self, mem: &mut TableMem<'_>, ops: &[(u64, MapOp)]) -> Vec<Answer<MapOp>> {
+        ops.iter().map(|(key, op)| self.apply(mem, *key, *op)).collect()
     }
 
     fn leaked_bytes(&self) -> u64 {

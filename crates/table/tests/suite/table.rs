@@ -3,8 +3,9 @@
 
 use crate::common::{Chaos, Client, Pool, leaks, random, survive};
 use proptest::prelude::*;
+use rackpool_table::constants::LEFT_BY_DEATH_MAX;
 use rackpool_table::words::{GAddr, Words};
-use rackpool_table::{Error, Options, Table};
+use rackpool_table::{Error, KeyChange, Options, Table};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -145,26 +146,173 @@ fn a_table_grows_with_its_keys_and_finds_them_through_old_handles() {
 }
 
 #[test]
-fn a_warm_get_is_two_accesses_and_one_if_the_bucket_is_empty() {
+fn a_warm_get_is_two_accesses_at_once_and_one_if_the_bucket_is_empty() {
     let (_pool, mut client, mut table) = fresh(65_536);
     table.put(&mut client, b"key", &[7; 1000]).unwrap();
     let mut value = Vec::new();
     for (there, accesses) in [(true, 2), (false, 1)] {
-        let before = client.accesses;
+        let before = (client.accesses, client.waits);
         assert_eq!(table.get_into(&mut client, b"key", &mut value).unwrap(), there);
-        assert_eq!(client.accesses - before, accesses);
+        assert_eq!((client.accesses - before.0, client.waits - before.1), (accesses, 1));
         table.delete(&mut client, b"key").unwrap();
     }
 }
 
+/// Waits, one after the other, of a handle that has seen everything once.
 #[test]
-fn a_warm_update_is_one_allocation_one_free_and_five_other_accesses() {
+fn what_was_seen_costs_one_wait_to_read_and_two_to_change() {
+    for versions in [65_536, 3] {
+        let (_pool, mut client, mut table) = fresh(versions);
+        let mut other = Table::open(&mut client, "t").unwrap();
+        let mut value = Vec::new();
+        let mut waits = |client: &mut Client, table: &mut Table, change: &[u8]| {
+            let before = client.waits;
+            match change {
+                b"get" => assert!(table.get_into(client, b"key", &mut value).unwrap()),
+                b"update" => assert!(table.update(client, b"key", &[8; 1000]).unwrap()),
+                b"modify" => {
+                    let change = |_: Option<&[u8]>| KeyChange::Put(vec![9; 1000]);
+                    assert!(table.modify(client, b"key", change).unwrap());
+                }
+                _ => assert!(!table.put(client, b"key", &[7; 1000]).unwrap()),
+            }
+            client.waits - before
+        };
+        assert!(table.insert(&mut client, b"key", &[7; 1000]).unwrap());
+        if versions == 3 {
+            // The word is retired now and then: its changes are not counted here.
+            waits(&mut client, &mut table, b"put");
+            waits(&mut client, &mut table, b"put");
+            assert!(waits(&mut client, &mut table, b"get") <= 3);
+            continue;
+        }
+        for (change, wanted) in
+            [(&b"get"[..], 1), (b"update", 2), (b"put", 2), (b"modify", 2), (b"get", 1)]
+        {
+            assert_eq!(waits(&mut client, &mut table, change), wanted, "{change:?}");
+        }
+        // Another handle: the first time, then as the first one, and after its change.
+        assert_eq!(waits(&mut client, &mut other, b"get"), 2);
+        assert_eq!(waits(&mut client, &mut other, b"get"), 1);
+        waits(&mut client, &mut table, b"update");
+        assert_eq!(waits(&mut client, &mut other, b"get"), 2);
+        waits(&mut client, &mut table, b"update");
+        assert_eq!(waits(&mut client, &mut other, b"update"), 3);
+    }
+}
+
+#[test]
+fn a_handle_that_remembers_nothing_reads_word_and_blob_one_after_the_other() {
+    let (_pool, mut client, mut table) = fresh(65_536);
+    table.put(&mut client, b"key", b"value").unwrap();
+    let options = Options { seen_bytes_max: 0, ..small(65_536) };
+    let mut forgetful = Table::open_with(&mut client, "t", options).unwrap();
+    for _ in 0..3 {
+        let before = client.waits;
+        assert_eq!(forgetful.get(&mut client, b"key").unwrap().unwrap(), b"value");
+        assert_eq!(client.waits - before, 2);
+    }
+}
+
+#[test]
+fn a_warm_update_is_one_allocation_one_free_and_four_other_accesses() {
     let (_pool, mut client, mut table) = fresh(65_536);
     table.put(&mut client, b"key", &[7; 1000]).unwrap();
     let (accesses, allocs) = (client.accesses, client.allocs);
     assert!(table.update(&mut client, b"key", &[8; 1000]).unwrap());
-    // Word, blob, allocation, word again, write (two steps in the test pool), swap, free.
-    assert_eq!((client.accesses - accesses, client.allocs - allocs), (8, 1));
+    // Allocation, word and blob, write (two steps in the test pool), swap, free.
+    assert_eq!((client.accesses - accesses, client.allocs - allocs), (7, 1));
+}
+
+#[test]
+fn a_batch_of_keys_waits_as_often_as_one_key() {
+    let (_pool, mut client, mut table) = fresh(65_536);
+    // Few enough for the table not to grow, each in its bucket or with others.
+    let keys: Vec<[u8; 4]> = (0u32..3).map(u32::to_le_bytes).collect();
+    let pairs = |byte: u8| keys.iter().map(move |key| (*key, vec![byte; 100])).collect::<Vec<_>>();
+    assert!(table.put_many(&mut client, &pairs(1)).into_iter().all(|done| done == Ok(true)));
+    assert!(table.put_many(&mut client, &pairs(2)).into_iter().all(|done| done == Ok(false)));
+    for _ in 0..2 {
+        table.get_many(&mut client, &keys);
+    }
+    let before = client.waits;
+    let values = table.get_many(&mut client, &keys);
+    assert!(values.into_iter().all(|value| value == Ok(Some(vec![2; 100]))));
+    assert_eq!(client.waits - before, 1);
+    // A key that shares its bucket has a turn of its own.
+    let mut alone = Table::open(&mut client, "t").unwrap();
+    alone.get_many(&mut client, &keys[..1]);
+    let before = client.waits;
+    assert_eq!(alone.put_many(&mut client, &pairs(3)[..1]), [Ok(false)]);
+    assert_eq!(client.waits - before, 2);
+}
+
+#[test]
+fn a_batch_answers_for_each_key_in_the_order_of_the_batch() {
+    let (_pool, mut client, mut table) = fresh(4);
+    let m = &mut client;
+    let long = value_of(1, 5000);
+    let pairs: [(&[u8], &[u8]); 6] =
+        [(b"a", b"1"), (b"b", &long), (b"", b"no"), (b"a", b"2"), (b"c", b""), (b"b", b"short")];
+    let done = table.put_many(m, &pairs);
+    let created: Vec<_> = done.iter().map(|done| done.as_ref().ok().copied()).collect();
+    let wanted = [Some(true), Some(true), None, Some(false), Some(true), Some(false)];
+    assert_eq!(created, wanted);
+    assert!(matches!(done[2], Err(Error::KeySize { bytes: 0, .. })));
+    let found = table.get_many(m, &[&b"b"[..], b"none", b"a", b"", b"c"]);
+    assert_eq!(found[0], Ok(Some(b"short".to_vec())));
+    assert_eq!(found[1], Ok(None));
+    assert_eq!(found[2], Ok(Some(b"2".to_vec())));
+    assert!(found[3].is_err());
+    assert_eq!(found[4], Ok(Some(Vec::new())));
+    let gone = table.delete_many(m, &[&b"a"[..], b"none", b"a", b"b", b"c"]);
+    assert_eq!(gone, [Ok(true), Ok(false), Ok(false), Ok(true), Ok(true)]);
+    assert!(table.is_empty(m).unwrap());
+    assert_no_leak(m, &mut table);
+}
+
+#[test]
+fn batches_fill_a_table_that_grows_and_empty_it_again() {
+    let (_pool, mut client, mut table) = fresh(8);
+    let m = &mut client;
+    let keys: Vec<[u8; 4]> = (0u32..3000).map(u32::to_le_bytes).collect();
+    for round in 0..3u8 {
+        let pairs: Vec<_> =
+            keys.iter().map(|key| (*key, vec![round; key[0] as usize * 20])).collect();
+        let done = table.put_many(m, &pairs);
+        assert!(done.into_iter().all(|done| done == Ok(round == 0)));
+        for (key, value) in keys.iter().zip(table.get_many(m, &keys)) {
+            assert_eq!(value, Ok(Some(vec![round; key[0] as usize * 20])));
+        }
+        table.check(m).unwrap();
+        assert_no_leak(m, &mut table);
+    }
+    assert!(table.delete_many(m, &keys).into_iter().all(|done| done == Ok(true)));
+    assert!(table.is_empty(m).unwrap());
+    assert_no_leak(m, &mut table);
+}
+
+#[test]
+fn a_value_is_changed_by_what_it_is_or_not_at_all() {
+    let (_pool, mut client, mut table) = fresh(5);
+    let m = &mut client;
+    assert!(table.put_if(m, b"key", None, b"one").unwrap());
+    assert!(!table.put_if(m, b"key", None, b"other").unwrap());
+    let one = table.version(m, b"key").unwrap().unwrap();
+    assert_eq!(one, table.version_of(b"one"));
+    let long = value_of(2, 9000);
+    assert!(table.put_if(m, b"key", Some(one), &long).unwrap());
+    assert!(!table.put_if(m, b"key", Some(one), b"other").unwrap());
+    assert!(!table.delete_if(m, b"key", one).unwrap());
+    assert_eq!(table.version(m, b"key").unwrap(), Some(table.version_of(&long)));
+    let doubled = |value: Option<&[u8]>| KeyChange::Put(value.unwrap().repeat(2));
+    assert!(table.modify(m, b"key", doubled).unwrap());
+    assert_eq!(table.get(m, b"key").unwrap(), Some(long.repeat(2)));
+    assert!(!table.modify(m, b"key", |_| KeyChange::Keep).unwrap());
+    assert!(table.delete_if(m, b"key", table.version_of(&long.repeat(2))).unwrap());
+    assert!(!table.modify(m, b"key", |_| KeyChange::Delete).unwrap());
+    assert_eq!(table.version(m, b"key").unwrap(), None);
+    assert_no_leak(m, &mut table);
 }
 
 #[test]
@@ -403,7 +551,7 @@ fn a_client_that_dies_while_buckets_split_loses_no_key_and_blocks_nobody() {
     for versions in [2, 3, 65_536] {
         let steps = die_everywhere(
             versions,
-            3,
+            LEFT_BY_DEATH_MAX as usize,
             |client, table| {
                 // Eleven keys a bucket, and the level says that the table is to grow.
                 for key in 0u32..44 {

@@ -31,7 +31,7 @@ use node::Node;
 use rackpool_core::client::{
     Access, Alloc, AtRack, AtWord, Atomic, AtomicOp, Client, Coupled, CoupledIo, CoupledOptions,
     DaemonQuery, Free, LinkId, MasterQuery, Migrate, OWN, Operation, Piece, Placement, Reach,
-    Transfer, TransferTables,
+    Swaps, Transfer, TransferTables, WordSwap,
 };
 use rackpool_core::coherence;
 use rackpool_core::layout::{AllocationKind, SlotWord};
@@ -278,6 +278,19 @@ impl SimHandle {
         }
         let old = self.atomic(addr, AtomicOp::Cas { expected, new }).await?;
         Ok(if old == expected { Ok(old) } else { Err(old) })
+    }
+
+    /// Compares and swaps many words; the value that was in each.
+    pub async fn cas_batch(&mut self, swaps: &[WordSwap]) -> Vec<Result<u64>> {
+        self.ctx.cpu.charge(self.cluster.costs.client_submit);
+        let first_id = ATOMIC_ID | (self.round + 1);
+        self.round += swaps.len() as u64;
+        let mut op = Swaps::new(swaps, first_id);
+        let result = match self.before_others().await {
+            Ok(()) => self.drive(&mut op, Local::None).await,
+            Err(error) => Err(error),
+        };
+        op.into_olds(result)
     }
 
     /// Adds to an aligned word; the value before.

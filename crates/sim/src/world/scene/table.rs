@@ -14,7 +14,7 @@ use crate::time::Ps;
 use crate::world::handle::SimHandle;
 use crate::world::kernel::block_on;
 use crate::world::workload::model::table::TableModel;
-use rackpool_core::client::{DaemonQuery, IsAllocated, MasterQuery, Placement, Reclaim};
+use rackpool_core::client::{DaemonQuery, IsAllocated, MasterQuery, Placement, Reclaim, WordSwap};
 use rackpool_core::layout::AllocationKind;
 use rackpool_core::{Error, GAddr, RackId, Result};
 use std::rc::Rc;
@@ -81,6 +81,12 @@ pub trait TableClient {
         key: u64,
         op: MapOp,
     ) -> std::result::Result<MapOp, TableError>;
+    /// Does operations of one kind (gets, puts or deletes) on keys that differ, as one batch.
+    fn apply_many(
+        &mut self,
+        mem: &mut TableMem<'_>,
+        ops: &[(u64, MapOp)],
+    ) -> Vec<std::result::Result<MapOp, TableError>>;
     /// Bytes that this client could not give back.
     fn leaked_bytes(&self) -> u64;
     /// Gives back what it holds for itself, before the client leaves.
@@ -168,6 +174,11 @@ impl<'a> TableMem<'a> {
         new: u64,
     ) -> Result<std::result::Result<u64, u64>> {
         block_on(self.handle.cas(addr, expected, new))
+    }
+
+    /// Compares and swaps many words; the value that was in each.
+    pub fn cas_batch(&mut self, swaps: &[WordSwap]) -> Vec<Result<u64>> {
+        block_on(self.handle.cas_batch(swaps))
     }
 
     /// Adds to an aligned word; the value before.

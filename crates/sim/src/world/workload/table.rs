@@ -4,6 +4,7 @@ use super::Worker;
 use crate::check::keys::MapOp;
 use crate::world::scene::table::{TableClient, TableError, TableMem, Tables};
 use rackpool_core::{Error, RackId};
+use std::collections::BTreeMap;
 
 /// How many of a client's steps are the table's, in parts per million.
 const SHARE_PPM: u32 = 130_000;
@@ -17,11 +18,29 @@ pub struct TableSeat {
     tables: &'static dyn Tables,
     table: Option<Box<dyn TableClient>>,
     keys: u64,
+    /// What this client last saw under each key.
+    seen: BTreeMap<u64, Option<u64>>,
 }
 
 impl TableSeat {
     pub fn new(tables: &'static dyn Tables, seed: u64) -> TableSeat {
-        TableSeat { tables, table: None, keys: tables.keys(seed) }
+        TableSeat { tables, table: None, keys: tables.keys(seed), seen: BTreeMap::new() }
+    }
+}
+
+type TableAnswer = Result<MapOp, TableError>;
+
+/// What is under a key after an operation, if its answer tells.
+fn value_after(answer: MapOp) -> Option<Option<u64>> {
+    match answer {
+        MapOp::Get(value) => Some(value),
+        MapOp::Put(value, _)
+        | MapOp::Insert(value, Some(true))
+        | MapOp::Update(value, Some(true))
+        | MapOp::Modify(value, _)
+        | MapOp::PutIf(_, value, Some(true)) => Some(Some(value)),
+        MapOp::Delete(_) | MapOp::DeleteIf(_, Some(true)) => Some(None),
+        _ => None,
     }
 }
 
@@ -32,6 +51,9 @@ fn name_of(op: MapOp) -> &'static str {
         MapOp::Update(..) => "table-update",
         MapOp::Put(..) => "table-put",
         MapOp::Delete(_) => "table-delete",
+        MapOp::Modify(..) => "table-modify",
+        MapOp::PutIf(..) => "table-put-if",
+        MapOp::DeleteIf(..) => "table-delete-if",
     }
 }
 
@@ -48,15 +70,79 @@ impl Worker {
         let key = self.rng.below(if hot { HOT_KEYS.min(keys) } else { keys });
         self.next_value += 1;
         let value = self.next_value;
+        let seen = self.seat.as_ref().and_then(|seat| seat.seen.get(&key).copied()).flatten();
         let op = match self.rng.below(100) {
-            0..35 => MapOp::Get(None),
-            35..55 => MapOp::Put(value, None),
-            55..70 => MapOp::Insert(value, None),
-            70..85 => MapOp::Update(value, None),
-            _ => MapOp::Delete(None),
+            0..28 => MapOp::Get(None),
+            28..42 => MapOp::Put(value, None),
+            42..54 => MapOp::Insert(value, None),
+            54..66 => MapOp::Update(value, None),
+            66..74 => MapOp::Delete(None),
+            74..81 => MapOp::Modify(value, None),
+            81..89 => MapOp::PutIf(seen, value, None),
+            89..92 => MapOp::DeleteIf(seen.unwrap_or_default(), None),
+            _ => {
+                self.table_batch(&mut *table, keys).await;
+                return self.put_back(table);
+            }
         };
         self.table_operation(&mut *table, key, op).await;
         self.put_back(table);
+    }
+
+    /// Some keys at once.
+    async fn table_batch(&mut self, table: &mut dyn TableClient, keys: u64) {
+        let first = self.rng.below(keys);
+        let count = self.rng.between(1, keys);
+        let kind = self.rng.below(4);
+        let mut ops = Vec::new();
+        for key in (first..first + count).map(|key| key % keys) {
+            self.next_value += 1;
+            ops.push(match kind {
+                0 | 1 => (key, MapOp::Put(self.next_value, None)),
+                2 => (key, MapOp::Delete(None)),
+                _ => (key, MapOp::Get(None)),
+            });
+        }
+        let name = ["table-put-many", "table-delete-many", "table-get-many"]
+            [kind.saturating_sub(1) as usize];
+        let since = self.begin(name);
+        for (key, op) in &ops {
+            self.scene.model.table.called(self.ctx.id, *key, *op, since);
+        }
+        let leaked_before = table.leaked_bytes();
+        let results = table.apply_many(&mut TableMem::new(&mut self.handle, &self.scene), &ops);
+        let failed = results.iter().find_map(|result| result.as_ref().err());
+        self.end_as(name, failed.map_or("ok", code_of)).await;
+        if table.leaked_bytes() > leaked_before {
+            // Each of its keys may have left as much as an operation for one.
+            ops.iter().for_each(|_| self.scene.model.table.was_lossy());
+        }
+        for ((key, op), result) in ops.into_iter().zip(results) {
+            self.answer(name, key, op, &result);
+        }
+    }
+
+    /// Notes how an operation on a key ended.
+    fn answer(&mut self, name: &'static str, key: u64, op: MapOp, result: &TableAnswer) {
+        let (id, now) = (self.ctx.id, self.ctx.now());
+        self.ctx.kernel.say(|| format!("client {}: key {key}: {op:?}: {result:?}", id.0));
+        let model = &self.scene.model.table;
+        match result {
+            Ok(answer) => {
+                model.answered(id, key, Some(*answer), now);
+                if let (Some(seat), Some(value)) = (&mut self.seat, value_after(*answer)) {
+                    seat.seen.insert(key, value);
+                }
+            }
+            Err(TableError::Unknown) => {
+                model.was_lossy();
+                model.answered(id, key, None, now);
+            }
+            Err(error) => {
+                model.refused(id, key);
+                self.check_table_error(name, error);
+            }
+        }
     }
 
     /// Gives back what no table names, if that is due in a rack, or all of it; whether that was
@@ -155,23 +241,14 @@ impl Worker {
         let id = self.ctx.id;
         let name = name_of(op);
         let since = self.begin(name);
-        let model = &self.scene.model.table;
-        model.called(id, key, op, since);
+        self.scene.model.table.called(id, key, op, since);
         let leaked_before = table.leaked_bytes();
         let result = table.apply(&mut TableMem::new(&mut self.handle, &self.scene), key, op);
         self.end_as(name, result.as_ref().map_or_else(code_of, |_| "ok")).await;
-        self.ctx.kernel.say(|| format!("client {}: key {key}: {op:?}: {result:?}", id.0));
-        if table.leaked_bytes() > leaked_before || result == Err(TableError::Unknown) {
-            model.was_lossy();
+        if table.leaked_bytes() > leaked_before && result != Err(TableError::Unknown) {
+            self.scene.model.table.was_lossy();
         }
-        match &result {
-            Ok(answer) => model.answered(id, Some(*answer), self.ctx.now()),
-            Err(TableError::Unknown) => model.answered(id, None, self.ctx.now()),
-            Err(error) => {
-                model.refused(id);
-                self.check_table_error(name, error);
-            }
-        }
+        self.answer(name, key, op, &result);
     }
 
     fn check_table_error(&self, what: &str, error: &TableError) {

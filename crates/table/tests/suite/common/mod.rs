@@ -7,7 +7,7 @@
 
 use rackpool::CasOutcome;
 use rackpool::protocol::Error as WireError;
-use rackpool_table::words::{GAddr, Placement, PoolResult, Words};
+use rackpool_table::words::{GAddr, Placement, PoolResult, WordSwap, Words};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -54,6 +54,9 @@ pub struct Client {
     pub chaos: Chaos,
     pub seat: Option<Seat>,
     pub accesses: u64,
+    /// What would be a round trip if all but new blobs were in another rack: reads, swaps and
+    /// additions; a batch is one.
+    pub waits: u64,
     pub allocs: u64,
 }
 
@@ -160,7 +163,7 @@ impl Pool {
 
     pub fn client(self: &Arc<Pool>, seed: u64, chaos: Chaos) -> Client {
         let rng = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Client { pool: self.clone(), rng, chaos, seat: None, accesses: 0, allocs: 0 }
+        Client { pool: self.clone(), rng, chaos, seat: None, accesses: 0, waits: 0, allocs: 0 }
     }
 
     pub fn now(&self) -> u64 {
@@ -346,6 +349,7 @@ impl Words for Client {
     }
 
     fn read(&mut self, addr: GAddr, buf: &mut [u8]) -> PoolResult<()> {
+        self.waits += 1;
         self.step();
         let mut at = 0;
         while at < buf.len() {
@@ -386,6 +390,7 @@ impl Words for Client {
     }
 
     fn read_u64(&mut self, addr: GAddr) -> PoolResult<u64> {
+        self.waits += 1;
         let (page, index) = self.word(addr, false)?;
         Ok(page[index].load(SeqCst))
     }
@@ -397,6 +402,7 @@ impl Words for Client {
     }
 
     fn cas(&mut self, addr: GAddr, expected: u64, new: u64) -> PoolResult<CasOutcome> {
+        self.waits += 1;
         let (page, index) = self.word(addr, true)?;
         if self.one_in(self.chaos.unknown_one_in) {
             match self.random() % 3 {
@@ -414,15 +420,29 @@ impl Words for Client {
     }
 
     fn fetch_add(&mut self, addr: GAddr, n: u64) -> PoolResult<u64> {
+        self.waits += 1;
         let (page, index) = self.word(addr, true)?;
         Ok(page[index].fetch_add(n, SeqCst))
     }
 
     fn read_batch(&mut self, ops: &mut [(GAddr, &mut [u8])]) -> PoolResult<()> {
-        for (addr, buf) in ops {
+        let waits = self.waits + 1;
+        // They have no order.
+        let backwards = self.one_in(2);
+        let count = ops.len();
+        for index in 0..count {
+            let (addr, buf) = &mut ops[if backwards { count - 1 - index } else { index }];
             self.read(*addr, buf)?;
         }
+        self.waits = waits;
         Ok(())
+    }
+
+    fn cas_batch(&mut self, swaps: &[WordSwap]) -> Vec<PoolResult<CasOutcome>> {
+        let waits = self.waits + 1;
+        let outcomes = swaps.iter().map(|one| self.cas(one.addr, one.expected, one.new)).collect();
+        self.waits = waits;
+        outcomes
     }
 
     fn root(&mut self, name: &str) -> PoolResult<Option<GAddr>> {

@@ -37,7 +37,6 @@ impl TableAllocation {
 
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    key: u64,
     op: MapOp,
     since: Ps,
     /// The daemon may hand memory out that nobody will know of.
@@ -50,7 +49,8 @@ pub struct TableModel {
     histories: RefCell<Histories<u64, MapOp>>,
     pieces: RefCell<BTreeMap<u64, TableAllocation>>,
     serials: Cell<u64>,
-    under_way: RefCell<BTreeMap<ProcessId, Call>>,
+    /// By client and key: a batch has several.
+    under_way: RefCell<BTreeMap<(ProcessId, u64), Call>>,
     /// Changes that clients are in the middle of: how deep, and a number.
     changes: RefCell<BTreeMap<ProcessId, (u32, u64)>>,
     /// Operations that may have left memory behind: their client died, or told of a loss.
@@ -60,13 +60,14 @@ pub struct TableModel {
 impl TableModel {
     /// A client calls an operation.
     pub fn called(&self, client: ProcessId, key: u64, op: MapOp, since: Ps) {
-        let call = Call { key, op, since, allocating: false };
-        self.under_way.borrow_mut().insert(client, call);
+        let call = Call { op, since, allocating: false };
+        self.under_way.borrow_mut().insert((client, key), call);
     }
 
     /// Its answer, or `None` if it may have been applied; not called for what was not.
-    pub fn answered(&self, client: ProcessId, answer: Option<MapOp>, at: Ps) {
-        let call = self.under_way.borrow_mut().remove(&client).expect("an operation was called");
+    pub fn answered(&self, client: ProcessId, key: u64, answer: Option<MapOp>, at: Ps) {
+        let call = self.under_way.borrow_mut().remove(&(client, key));
+        let call = call.expect("an operation was called");
         let (times, returned) = match answer {
             Some(_) => (Times::Once, Some(at.0)),
             None => (Times::AtMostOnce, None),
@@ -79,13 +80,13 @@ impl TableModel {
             op: answer.unwrap_or(call.op),
         };
         if !matches!((answer, call.op), (None, MapOp::Get(_))) {
-            self.histories.borrow_mut().add(call.key, event);
+            self.histories.borrow_mut().add(key, event);
         }
     }
 
     /// The operation was refused: it is not applied and never will be.
-    pub fn refused(&self, client: ProcessId) {
-        self.under_way.borrow_mut().remove(&client);
+    pub fn refused(&self, client: ProcessId, key: u64) {
+        self.under_way.borrow_mut().remove(&(client, key));
     }
 
     /// An operation that has ended may have left memory behind.
@@ -116,10 +117,16 @@ impl TableModel {
     /// A client died; the allocations that it may have been given without anybody knowing.
     pub fn on_killed(&self, client: ProcessId, at: Ps) -> u64 {
         self.leaves(client);
-        let Some(call) = self.under_way.borrow().get(&client).copied() else { return 0 };
-        self.was_lossy();
-        self.answered(client, None, at);
-        u64::from(call.allocating)
+        let calls: Vec<_> = {
+            let under_way = self.under_way.borrow();
+            let of_client = under_way.range((client, 0)..=(client, u64::MAX));
+            of_client.map(|((_, key), call)| (*key, call.allocating)).collect()
+        };
+        for (key, _) in &calls {
+            self.was_lossy();
+            self.answered(client, *key, None, at);
+        }
+        u64::from(calls.iter().any(|(_, allocating)| *allocating))
     }
 
     /// The memory of a rack is gone.
@@ -132,7 +139,8 @@ impl TableModel {
     }
 
     pub fn set_allocating(&self, client: ProcessId, allocating: bool) {
-        if let Some(call) = self.under_way.borrow_mut().get_mut(&client) {
+        let mut under_way = self.under_way.borrow_mut();
+        for (_, call) in under_way.range_mut((client, 0)..=(client, u64::MAX)) {
             call.allocating = allocating;
         }
     }
