@@ -9,6 +9,7 @@ use crate::args::PoolArgs;
 use crate::connect::{OBJECTS, open_pool};
 use crate::demo::list::{self, Entry};
 use crate::failure::{EXIT_FAILED, Failure, Result};
+use crate::shell::tree::FileBatch;
 use rackpool::Handle;
 use rackpool_bench::{locks, ycsb_run};
 use rackpool_table::Table;
@@ -150,18 +151,30 @@ impl Pace {
 fn store(handle: &mut Handle, share: &Share) -> Result<Moved> {
     let mut objects = Table::open_or_create(handle, OBJECTS, rackpool_table::Options::default())?;
     let (mut moved, mut pace) = (Moved::default(), Pace::new());
+    let mut batch = FileBatch::default();
+    let mut put = |files: Vec<(Vec<u8>, Vec<u8>)>, moved: &mut Moved| -> Result<()> {
+        let start = Instant::now();
+        let stored = objects.put_many(handle, &files);
+        moved.pool_ns += ns_since(start);
+        for ((_, data), stored) in files.iter().zip(stored) {
+            stored?;
+            moved.items += 1;
+            moved.bytes += data.len() as u64;
+            pace.add(data.len() as u64)?;
+        }
+        Ok(())
+    };
     for Entry { name, .. } in share_of(share)? {
         let Ok(data) = std::fs::read(share.root.join(&name)) else {
             moved.unreadable += 1;
             continue;
         };
-        let start = Instant::now();
-        objects.put(handle, list::key(&name), &data)?;
-        moved.pool_ns += ns_since(start);
-        moved.items += 1;
-        moved.bytes += data.len() as u64;
-        pace.add(data.len() as u64)?;
+        let bytes = data.len() as u64;
+        if let Some(files) = batch.add((list::key(&name).to_vec(), data), bytes) {
+            put(files, &mut moved)?;
+        }
     }
+    put(batch.take(), &mut moved)?;
     pace.flush()?;
     Ok(moved)
 }
@@ -169,30 +182,40 @@ fn store(handle: &mut Handle, share: &Share) -> Result<Moved> {
 fn verify(handle: &mut Handle, share: &Share) -> Result<Moved> {
     let mut objects = Table::open_or_create(handle, OBJECTS, rackpool_table::Options::default())?;
     let (mut moved, mut pace) = (Moved::default(), Pace::new());
-    let mut found = Vec::new();
+    let mut batch = FileBatch::default();
+    let mut compare = |files: Vec<(Entry, Vec<u8>)>, moved: &mut Moved| -> Result<()> {
+        let keys: Vec<_> = files.iter().map(|(entry, _)| list::key(&entry.name)).collect();
+        let start = Instant::now();
+        let found = objects.get_many(handle, &keys);
+        moved.pool_ns += ns_since(start);
+        for ((entry, expected), found) in files.iter().zip(found) {
+            if found?.as_ref() != Some(expected) {
+                if !entry.is_unchanged(&share.root.join(&entry.name)) {
+                    moved.changed += 1;
+                    continue;
+                }
+                moved.different_count += 1;
+                if moved.different.len() < DIFFERENT_MAX {
+                    moved.different.push(entry.name.display().to_string());
+                }
+            }
+            moved.items += 1;
+            moved.bytes += expected.len() as u64;
+            pace.add(expected.len() as u64)?;
+        }
+        Ok(())
+    };
     for entry in share_of(share)? {
-        let path = share.root.join(&entry.name);
-        let Ok(expected) = std::fs::read(&path) else {
+        let Ok(expected) = std::fs::read(share.root.join(&entry.name)) else {
             moved.unreadable += 1;
             continue;
         };
-        let start = Instant::now();
-        let there = objects.get_into(handle, list::key(&entry.name), &mut found)?;
-        moved.pool_ns += ns_since(start);
-        if !there || found != expected {
-            if !entry.is_unchanged(&path) {
-                moved.changed += 1;
-                continue;
-            }
-            moved.different_count += 1;
-            if moved.different.len() < DIFFERENT_MAX {
-                moved.different.push(entry.name.display().to_string());
-            }
+        let bytes = expected.len() as u64;
+        if let Some(files) = batch.add((entry, expected), bytes) {
+            compare(files, &mut moved)?;
         }
-        moved.items += 1;
-        moved.bytes += expected.len() as u64;
-        pace.add(expected.len() as u64)?;
     }
+    compare(batch.take(), &mut moved)?;
     pace.flush()?;
     Ok(moved)
 }

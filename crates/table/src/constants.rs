@@ -65,5 +65,7 @@ pub const BATCH_KEYS_MAX: usize = 64;
 /// How often a batch goes over the keys that others have changed, or that share a bucket, before
 /// the rest is done one by one.
 pub(crate) const BATCH_ROUNDS_MAX: u32 = 4;
+/// Bytes of a long value that are read or written at once where it comes piece by piece.
+pub(crate) const STREAM_BYTES: u64 = 1 << 20;
 /// Bytes of a value that are verified at once.
 pub const VERIFY_BYTES: u64 = 1 << 20;

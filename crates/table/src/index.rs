@@ -76,7 +76,7 @@ impl BucketView {
 /// Where a bucket's word is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WordPlace {
-    bucket: u64,
+    pub bucket: u64,
     home: GAddr,
     /// In a cell, or at home.
     pub at: GAddr,

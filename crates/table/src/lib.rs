@@ -107,6 +107,7 @@ mod read;
 mod scan;
 mod seen;
 mod split;
+mod stream;
 mod walk;
 mod word;
 #[allow(missing_docs)]

@@ -21,7 +21,7 @@ use crate::write::{
     EntryWrite, UnpublishedBlob, WriteMode, WriteOutcome, check_value, external_of,
 };
 use crate::{Table, low_bits};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A key of a batch and its bucket.
 struct BatchLookup {
@@ -139,11 +139,33 @@ impl Table {
         self.write_many(mem, writes)
     }
 
+    /// The buckets of many numbers that nothing is odd about, with their blobs.
+    pub(super) fn look_at_many<W: Words>(
+        &mut self,
+        mem: &mut W,
+        buckets: impl Iterator<Item = u64>,
+    ) -> Result<BTreeMap<u64, (BucketView, Vec<u8>)>> {
+        let mut lookups: Vec<_> =
+            buckets.filter_map(|bucket| self.lookup_bucket(mem, 0, bucket, bucket)).collect();
+        self.gather(mem, &mut lookups)?;
+        let plain = |one: BatchLookup| one.view.map(|view| (view.bucket, (view, one.blob)));
+        Ok(lookups.into_iter().filter_map(plain).collect())
+    }
+
     /// Where a key's bucket is, and what it likely is; `None` if that cannot be said.
     fn lookup<W: Words>(&mut self, mem: &mut W, index: usize, key: &[u8]) -> Option<BatchLookup> {
         check_key(key).ok()?;
         let hash = self.hash(key);
-        let bucket = low_bits(hash, self.level);
+        self.lookup_bucket(mem, index, hash, low_bits(hash, self.level))
+    }
+
+    fn lookup_bucket<W: Words>(
+        &mut self,
+        mem: &mut W,
+        index: usize,
+        hash: u64,
+        bucket: u64,
+    ) -> Option<BatchLookup> {
         let place = self.index.place(mem, bucket).ok()??;
         let guess = self.seen.get(bucket).and_then(|word| self.index.guess(place, word));
         let (word, blob) = ([0; 8], Vec::new());
@@ -164,7 +186,7 @@ impl Table {
         if let Err(error) = mem.read_batch(&mut wanted) {
             // Perhaps a blob is gone by now. Each key finds out for itself.
             for one in lookups {
-                self.seen.put(low_bits(one.hash, self.level), Word::NONE);
+                self.seen.put(one.place.bucket, Word::NONE);
             }
             return if is_silent(&error) { Err(error) } else { Ok(()) };
         }

@@ -4,7 +4,7 @@
 //! a key that is there all the time is seen exactly once.
 
 use crate::blob::{BlobEntry, BlobValue, alloc_bytes};
-use crate::constants::{ATTEMPTS_MAX, VERIFY_BYTES};
+use crate::constants::{ATTEMPTS_MAX, BATCH_KEYS_MAX, VERIFY_BYTES};
 use crate::error::{Error, Result};
 use crate::header::HEADER_BYTES;
 use crate::index::{BucketView, CELL_BYTES, TableIndex};
@@ -197,11 +197,38 @@ impl Table {
     ) -> Result<()> {
         let level = self.level_first();
         let mut steps: Vec<Step> = (0..1 << level).map(|bucket| (bucket, level)).collect();
-        while let Some((bucket, born)) = steps.pop() {
-            let covered = self.walk_bucket(mem, bucket, &mut visit)?;
-            steps.extend((born..covered).map(|depth| (bucket | 1 << depth, depth + 1)));
+        while !steps.is_empty() {
+            let part = steps.split_off(steps.len().saturating_sub(BATCH_KEYS_MAX));
+            let mut looked = self.look_at_many(mem, part.iter().map(|(bucket, _)| *bucket))?;
+            for (bucket, born) in part {
+                let covered = match looked.remove(&bucket) {
+                    Some(one) => self.walk_looked(mem, one, &mut visit)?,
+                    None => None,
+                };
+                let covered = match covered {
+                    Some(covered) => covered,
+                    None => self.walk_bucket(mem, bucket, &mut visit)?,
+                };
+                steps.extend((born..covered).map(|depth| (bucket | 1 << depth, depth + 1)));
+            }
         }
         Ok(())
+    }
+
+    /// Visits a bucket as it was when many were looked at; `None` if it has to be looked at again.
+    fn walk_looked<W: Words>(
+        &mut self,
+        mem: &mut W,
+        (view, blob): (BucketView, Vec<u8>),
+        visit: &mut impl FnMut(&Table, &mut W, &BucketView, u8) -> Result<Visited>,
+    ) -> Result<Option<u8>> {
+        self.blob_bytes = blob.len();
+        self.buf = blob;
+        let covered = self.blob(&view)?.depth();
+        Ok(match visit(self, mem, &view, covered)? {
+            Visited::Done => Some(covered),
+            Visited::Again => None,
+        })
     }
 
     fn walk_bucket<W: Words>(

@@ -100,22 +100,31 @@ impl Table {
     ) -> Result<T> {
         self.change(mem, |table, mem| {
             table.flush_frees(mem);
-            let mut draft = UnpublishedBlob::default();
-            for attempt in 0..ATTEMPTS_MAX {
-                pause(attempt);
-                if let Some(done) = once(table, mem, &mut draft).transpose() {
-                    table.discard(mem, draft);
-                    return done;
-                }
-            }
-            table.discard(mem, draft);
-            let bucket = low_bits(hash, table.level);
-            Err(Error::Contended { bucket, attempts: ATTEMPTS_MAX })
+            table.retry(mem, hash, UnpublishedBlob::default(), &mut once)
         })
     }
 
+    /// As [`Table::attempt`], in a change, with what was allocated before.
+    pub(super) fn retry<W: Words, T>(
+        &mut self,
+        mem: &mut W,
+        hash: u64,
+        mut draft: UnpublishedBlob,
+        mut once: impl FnMut(&mut Self, &mut W, &mut UnpublishedBlob) -> Result<Option<T>>,
+    ) -> Result<T> {
+        for attempt in 0..ATTEMPTS_MAX {
+            pause(attempt);
+            if let Some(done) = once(self, mem, &mut draft).transpose() {
+                self.discard(mem, draft);
+                return done;
+            }
+        }
+        self.discard(mem, draft);
+        Err(Error::Contended { bucket: low_bits(hash, self.level), attempts: ATTEMPTS_MAX })
+    }
+
     /// One attempt; `None` if the bucket changed meanwhile.
-    fn store_once<W: Words>(
+    pub(super) fn store_once<W: Words>(
         &mut self,
         mem: &mut W,
         write: &EntryWrite<'_>,
@@ -149,7 +158,7 @@ impl Table {
     ) -> Result<Option<WriteOutcome>> {
         let &EntryWrite { key, value, .. } = write;
         let old = self.blob(view)?.find(key).map(external_of);
-        let far = if value.len() > INLINE_VALUE_BYTES_MAX {
+        let far = if draft.far.is_some() || value.len() > INLINE_VALUE_BYTES_MAX {
             Some(self.write_external(mem, value, draft)?)
         } else {
             None
@@ -431,7 +440,10 @@ impl Table {
 }
 
 pub(super) fn check_value(value: &[u8]) -> Result<()> {
-    let bytes = value.len() as u64;
+    check_value_bytes(value.len() as u64)
+}
+
+pub(super) fn check_value_bytes(bytes: u64) -> Result<()> {
     let limit_bytes = VALUE_BYTES_MAX;
     if bytes > limit_bytes { Err(Error::ValueSize { bytes, limit_bytes }) } else { Ok(()) }
 }

@@ -6,6 +6,7 @@
 //! command needs it, so that a mistyped one is answered without a pool.
 
 pub mod parse;
+pub mod tree;
 pub mod words;
 
 use crate::args::ShellArgs;
@@ -126,6 +127,12 @@ impl Shell<'_> {
     fn execute(&mut self, command: ShellCommand) -> Result<()> {
         use ShellCommand as C;
         // Files are read before the pool is asked: a missing one is then a failure without effect.
+        if let C::Put(name, Data::File(path)) = &command
+            && let Some(file) = long_file(path)?
+        {
+            self.with_table(|objects, handle| tree::put_file(objects, handle, name, path, &file))?;
+            return self.line("ok");
+        }
         let data = match &command {
             C::Write(_, data) | C::Put(_, data) => self.load(data)?,
             _ => Vec::new(),
@@ -177,6 +184,17 @@ impl Shell<'_> {
                 self.with_objects(|objects, handle| objects.put(handle, &name, &data))?;
                 self.line("ok")
             }
+            C::PutTree(directory) => {
+                let moved =
+                    self.with_table(|objects, handle| tree::put(objects, handle, &directory))?;
+                self.line(&moved.to_string())
+            }
+            C::GetTree(prefix, directory) => {
+                let moved = self.with_table(|objects, handle| {
+                    tree::get(objects, handle, &prefix, &directory)
+                })?;
+                self.line(&moved.to_string())
+            }
             C::Get(name, file) => self.get(&name, file.as_deref()),
             C::Del(name) => {
                 match self.with_objects(|objects, handle| objects.delete(handle, &name))? {
@@ -206,6 +224,13 @@ impl Shell<'_> {
         &mut self,
         call: impl FnOnce(&mut Table, &mut Handle) -> rackpool_table::Result<R>,
     ) -> Result<R> {
+        self.with_table(|objects, handle| Ok(call(objects, handle)?))
+    }
+
+    fn with_table<R>(
+        &mut self,
+        call: impl FnOnce(&mut Table, &mut Handle) -> Result<R>,
+    ) -> Result<R> {
         let objects = self.objects.take();
         let handle = self.handle()?;
         let mut objects = match objects {
@@ -214,7 +239,7 @@ impl Shell<'_> {
         };
         let result = call(&mut objects, handle);
         self.objects = Some(objects);
-        Ok(result?)
+        result
     }
 
     fn get(&mut self, name: &[u8], file: Option<&Path>) -> Result<()> {
@@ -312,6 +337,16 @@ impl Shell<'_> {
         let written = written.and_then(|()| self.out.flush());
         written.map_err(|error| Failure::output("standard output", &error))
     }
+}
+
+/// A regular file that is long enough to be stored piece by piece: room for it is there, or it is
+/// refused, before it is read.
+fn long_file(path: &Path) -> Result<Option<File>> {
+    let failed = |error| Failure::file(path, &error);
+    // Opening a pipe waits for its writer, and takes what it says from the open that follows.
+    let about = std::fs::metadata(path).map_err(failed)?;
+    let is_long = about.is_file() && about.len() >= tree::STREAM_BYTES_MIN;
+    is_long.then(|| File::open(path).map_err(failed)).transpose()
 }
 
 /// The counters of the pool, or what its racks decided, with a line end.

@@ -68,8 +68,12 @@ pub enum ShellCommand {
     Migrate(GAddr, RackId),
     /// `put NAME DATA`
     Put(Vec<u8>, Data),
+    /// `put -r DIR`
+    PutTree(PathBuf),
     /// `get NAME [file:PATH]`
     Get(Vec<u8>, Option<PathBuf>),
+    /// `get -r PREFIX DIR`
+    GetTree(Vec<u8>, PathBuf),
     /// `del NAME`
     Del(Vec<u8>),
     /// `ls [PREFIX]`
@@ -92,8 +96,8 @@ pub const FORMS: [&str; 16] = [
     "persist ADDR BYTES",
     "free ADDR BYTES",
     "migrate ADDR rack:N",
-    "put NAME file:PATH|text:...|hex:...",
-    "get NAME [file:PATH]",
+    "put NAME file:PATH|text:...|hex:... (or: put -r DIR)",
+    "get NAME [file:PATH] (or: get -r PREFIX DIR)",
     "del NAME",
     "ls [PREFIX]",
     "explain ADDR|NAME",
@@ -154,8 +158,15 @@ fn operation(name: &str, operands: &[&[u8]]) -> Parsed<ShellCommand> {
         ("persist", [addr, bytes]) => C::Persist(address(addr)?, size(bytes)?),
         ("free", [addr, bytes]) => C::Free(address(addr)?, size(bytes)?),
         ("migrate", [addr, rack]) => C::Migrate(address(addr)?, rack_of(rack)?),
+        // An object may be called `-r`: then data follows.
+        ("put", [b"-r", directory]) if data_of(directory).is_err() => {
+            C::PutTree(directory_of(directory)?)
+        }
         ("put", [name, data]) => C::Put(object(name)?, data_of(data)?),
         ("get", [name]) => C::Get(object(name)?, None),
+        ("get", [b"-r", prefix, directory]) => {
+            C::GetTree(prefix.to_vec(), directory_of(directory)?)
+        }
         ("get", [name, file]) => C::Get(object(name)?, Some(file_of(file)?)),
         ("del", [name]) => C::Del(object(name)?),
         ("ls", []) => C::Ls(Vec::new()),
@@ -263,6 +274,11 @@ fn file_of(word: &[u8]) -> Parsed<PathBuf> {
         Some(path) if !path.is_empty() => Ok(PathBuf::from(std::ffi::OsStr::from_bytes(path))),
         _ => Err(format!("`{}` is not file:PATH", lossy(word))),
     }
+}
+
+fn directory_of(word: &[u8]) -> Parsed<PathBuf> {
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(word));
+    if word.is_empty() { Err("the name of a directory is empty".into()) } else { Ok(path) }
 }
 
 fn object(word: &[u8]) -> Parsed<Vec<u8>> {
@@ -373,6 +389,9 @@ mod tests {
             ("migrate 0x200000 rack:1", C::Migrate(addr, RackId(1))),
             ("put n text:", C::Put(b"n".into(), Data::Bytes(vec![]))),
             ("put n file:x", C::Put(b"n".into(), Data::File("x".into()))),
+            ("put -r a/dir", C::PutTree("a/dir".into())),
+            ("put -r text:a", C::Put(b"-r".into(), Data::Bytes(b"a".into()))),
+            ("get -r '' out", C::GetTree(vec![], "out".into())),
             ("get n", C::Get(b"n".into(), None)),
             ("get n file:x", C::Get(b"n".into(), Some("x".into()))),
             ("del n", C::Del(b"n".into())),

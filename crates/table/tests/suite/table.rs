@@ -293,6 +293,45 @@ fn batches_fill_a_table_that_grows_and_empty_it_again() {
 }
 
 #[test]
+fn long_values_come_and_go_in_pieces_and_what_does_not_fit_is_refused_before_any() {
+    let (pool, mut client, mut table) = fresh(4);
+    let m = &mut client;
+    for (round, bytes) in [0, 5, 2048, 2049, (1 << 20) + 7, 3 << 20].into_iter().enumerate() {
+        let value = value_of(round + 1, bytes);
+        let mut from = &value[..];
+        let stored = table.put_stream(m, b"key", bytes as u64, |piece| {
+            let (now, later) = from.split_at(piece.len());
+            piece.copy_from_slice(now);
+            from = later;
+            true
+        });
+        assert_eq!(stored, Ok(Some(round == 0)));
+        assert_eq!(table.get(m, b"key").unwrap().as_ref(), Some(&value));
+        let mut found = Vec::new();
+        let take = |at: u64, piece: &[u8]| {
+            found.truncate(at as usize);
+            found.extend_from_slice(piece);
+        };
+        assert_eq!(table.get_stream(m, b"key", take), Ok(Some(bytes as u64)));
+        assert!(found == value);
+        assert_no_leak(m, &mut table);
+    }
+    assert_eq!(table.get_stream(m, b"none", |_, _| unreachable!()), Ok(None));
+    let kept = table.get(m, b"key").unwrap();
+    let mut pieces = 0;
+    let gave_up = table.put_stream(m, b"key", 5 << 20, |_| {
+        pieces += 1;
+        pieces < 3
+    });
+    assert_eq!(gave_up, Ok(None));
+    pool.set_limit(pool.used_bytes() + (4 << 20));
+    let full = table.put_stream(m, b"key", 5 << 20, |_| unreachable!()).unwrap_err();
+    assert_eq!(full.code(), "full");
+    assert_eq!(table.get(m, b"key").unwrap(), kept);
+    assert_no_leak(m, &mut table);
+}
+
+#[test]
 fn a_value_is_changed_by_what_it_is_or_not_at_all() {
     let (_pool, mut client, mut table) = fresh(5);
     let m = &mut client;
