@@ -60,6 +60,11 @@ impl<A: WorkerReply> Crew<A> {
         Ok(crew)
     }
 
+    #[cfg(feature = "lab")]
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.clients.iter().map(|client| client.child.id()).collect()
+    }
+
     /// Says a line to one client.
     pub(crate) fn tell(&mut self, client: u32, what: &impl Serialize) -> Result<(), BenchError> {
         let mut line = serde_json::to_string(what).expect("orders are plain data");

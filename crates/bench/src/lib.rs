@@ -51,6 +51,7 @@ pub mod run;
 pub mod sim_runs;
 #[cfg(feature = "lab")]
 pub mod sim_table;
+pub mod table;
 #[cfg(feature = "lab")]
 pub mod tiers;
 pub mod value;

@@ -322,7 +322,7 @@ impl TcpBench<'_> {
 }
 
 /// The bare exchange: a new server and connection for each slice.
-struct RawTcp {
+pub(crate) struct RawTcp {
     wait: Wait,
     core: usize,
     read: StreamTuning,
@@ -337,14 +337,14 @@ struct StreamTuning {
 }
 
 impl RawTcp {
-    fn new(cores: CorePair) -> Self {
+    pub(crate) fn new(cores: CorePair) -> Self {
         let CorePair { first, second } = cores;
         let wait = Wait::for_cores(if first == second { 1 } else { 2 });
         let stream = StreamTuning { tuning: Tuning::default(), depth: STREAM_DEPTH };
         Self { wait, core: second, read: stream, write: stream }
     }
 
-    fn describe(&self) -> serde_json::Value {
+    pub(crate) fn describe(&self) -> serde_json::Value {
         let stream = |StreamTuning { tuning, depth }: StreamTuning| {
             json!({
                 "socket_buffer_bytes": tuning.socket_buffer_bytes,
@@ -375,7 +375,7 @@ impl RawTcp {
     }
 
     /// Nanoseconds for 64 bytes there and back.
-    fn ping_ns(&self, slice: Duration) -> Result<f64, BenchError> {
+    pub(crate) fn ping_ns(&self, slice: Duration) -> Result<f64, BenchError> {
         self.with_client(Tuning::default(), |client| {
             (0..WARMUP_PINGS).try_for_each(|_| client.ping())?;
             slice_ns(slice, BLOCK, || Ok((0..BLOCK).try_for_each(|_| client.ping())?))

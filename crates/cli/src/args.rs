@@ -447,8 +447,12 @@ pub enum BenchName {
     Locks,
     /// Calls for data by length and mode, beside one-sided reads; reads by number under way
     Rrpc,
+    /// The hash table: a key of the own rack beside two loads, one of another beside a round trip
+    Table,
     /// YCSB A, B, C, D and F with many clients in two racks
     Ycsb,
+    /// A tree of files into one rack and out of another, beside cp -r
+    Files,
     /// Pages that move to where they are used: policies beside none and beside an oracle
     Migrate,
     /// The key-value cache in process: look-ups beside the memory's bound; with --workload, the
@@ -517,14 +521,14 @@ pub struct BenchArgs {
     /// Distributions (ycsb), with commas between [default: uniform,zipfian]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub distribution: Vec<String>,
-    /// Beside memcached and redis-server on the same machine (kv)
+    /// Beside memcached and redis-server on the same machine (kv, ycsb)
     #[arg(long)]
     pub peers: bool,
-    /// This program as Redis (kv --peers), also one that is started and spoken to like it, such as
+    /// This program as Redis (--peers), also one that is started and spoken to like it, such as
     /// Valkey [default: redis-server]
     #[arg(long, value_name = "PATH", requires = "peers")]
     pub peer_redis: Option<PathBuf>,
-    /// This program as memcached (kv --peers) [default: memcached]
+    /// This program as memcached (--peers) [default: memcached]
     #[arg(long, value_name = "PATH", requires = "peers")]
     pub peer_memcached: Option<PathBuf>,
     /// Rows (kv), with commas between, one * each for any text; items_*, hit_* and idle_connection

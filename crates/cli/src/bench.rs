@@ -10,7 +10,7 @@ use rackpool::{Emulate, FabricChoice};
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{PoolSource, Progress, Size};
 use rackpool_bench::ycsb::{Distribution, WORKLOADS, Workload, YcsbError};
-use rackpool_bench::{local, locks, remote, ring, rrpc, ycsb_run};
+use rackpool_bench::{local, locks, remote, ring, rrpc, table, ycsb_run};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -60,7 +60,8 @@ fn with_static_tls() -> Result<()> {
 fn report(args: &BenchArgs) -> Result<Report> {
     match args.name {
         BenchName::Local | BenchName::Remote | BenchName::Ring | BenchName::Locks => {}
-        BenchName::Rrpc | BenchName::Ycsb => {}
+        BenchName::Rrpc | BenchName::Table => {}
+        BenchName::Ycsb if !args.peers => {}
         _ => return lab::bench(args),
     }
     let setup = Setup {
@@ -108,6 +109,7 @@ pub fn measure_on(cluster: &Cluster, name: BenchName, setup: &Setup) -> Result<R
                 locks::run(&locks::Options { size, source, fabric }, &mut command, say)?
             }
             BenchName::Rrpc => rrpc::run(&rrpc::Options { size, source, fabric }, say)?,
+            BenchName::Table => table::run(&table::Options { size, source, fabric }, say)?,
             BenchName::Ycsb => {
                 let mut command = own_command("ycsb-worker")?;
                 let YcsbPlan { workloads, distributions, clients } = setup.ycsb.clone();

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::index::{BucketContent, BucketView, Swap, WordPlace, settle};
 use crate::read::check_key;
 use crate::word::Word;
-use crate::words::{CasOutcome, ErrorKind, GAddr, PoolError, PoolResult, WordSwap, Words};
+use crate::words::{ErrorKind, GAddr, PoolError, PoolResult, WordSwap, Words};
 use crate::write::{
     EntryWrite, UnpublishedBlob, WriteMode, WriteOutcome, check_value, external_of,
 };

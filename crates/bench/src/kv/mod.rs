@@ -14,7 +14,7 @@ mod capacity;
 mod client;
 mod herd;
 mod selection;
-mod servers;
+pub(crate) mod servers;
 
 use crate::baselines::Carrier;
 use crate::interleave::compare;

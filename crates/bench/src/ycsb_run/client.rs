@@ -1,13 +1,14 @@
 //! One client process: takes a job and orders, works on the table, answers. Every value that it
 //! reads is verified; the first one that is wrong, or missing, ends it with an error.
 
-use super::{YcsbCommand, YcsbJob, YcsbMeasurement, YcsbReply, stream_options};
+use super::store::{KeyValue, PeerStore, PoolTable};
+use super::{ClientLoad, YcsbCommand, YcsbJob, YcsbMeasurement, YcsbReply, stream_options};
 use crate::crew::{end_with, next_order, say};
 use crate::run::BenchError;
 use crate::value;
 use crate::ycsb::{KEY_NAME_BYTES_MAX, OperationKind, OperationStream, key_name, load_keys};
-use rackpool::{Handle, Options, Pool};
-use rackpool_table::Table;
+use rackpool::{Options, Pool};
+use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
@@ -19,72 +20,57 @@ const WARMUP_READS: u64 = 1000;
 /// the same bytes.
 const VERSIONS_PER_CLIENT: u64 = 1 << 40;
 
-/// What a client needs of a store: the table of the pool, or a model of it in tests.
-pub trait KeyValue {
-    /// Adds a key or replaces its value.
-    ///
-    /// # Errors
-    /// [`BenchError`] of the store.
-    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), BenchError>;
-    /// Adds a key; `false` if it was there.
-    ///
-    /// # Errors
-    /// [`BenchError`] of the store.
-    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, BenchError>;
-    /// Replaces the value of a key; `false` if it was not there.
-    ///
-    /// # Errors
-    /// [`BenchError`] of the store.
-    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, BenchError>;
-    /// Reads the value of a key into `value`; `false` if it was not there.
-    ///
-    /// # Errors
-    /// [`BenchError`] of the store.
-    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BenchError>;
-    /// Removes a key; `false` if it was not there.
-    ///
-    /// # Errors
-    /// [`BenchError`] of the store.
-    fn delete(&mut self, key: &[u8]) -> Result<bool, BenchError>;
+/// The stores of a client, of which one is used at a time.
+struct ClientStores {
+    all: Vec<Box<dyn KeyValue>>,
+    now: usize,
 }
 
-/// A hash table of the pool and the handle through which it is used.
-#[derive(Debug)]
-pub struct PoolTable {
-    handle: Handle,
-    table: Table,
-}
-
-impl PoolTable {
-    /// Opens the table under `name`.
-    ///
-    /// # Errors
-    /// [`BenchError::Table`] if there is none.
-    pub fn open(mut handle: Handle, name: &str) -> Result<Self, BenchError> {
-        let table = Table::open(&mut handle, name)?;
-        Ok(Self { handle, table })
+impl ClientStores {
+    /// The pool's table, tables with everything in another rack and in the own one, and the peers,
+    /// as far as the job has them.
+    fn open(job: &YcsbJob) -> Result<Self, BenchError> {
+        let mut options = Options::new(&job.master, job.rack);
+        options.fabric = job.fabric.parse()?;
+        let pool = Pool::open(options)?;
+        let mut all: Vec<Box<dyn KeyValue>> = Vec::new();
+        for table in std::iter::once(&job.table).chain(&job.more_tables) {
+            all.push(Box::new(PoolTable::open(pool.handle()?, table)?));
+        }
+        for (protocol, addrs) in &job.peers {
+            all.push(Box::new(PeerStore::open(*protocol, addrs)?));
+        }
+        Ok(Self { all, now: 0 })
     }
 }
 
-impl KeyValue for PoolTable {
+impl KeyValue for ClientStores {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), BenchError> {
-        Ok(self.table.put(&mut self.handle, key, value).map(|_| ())?)
+        self.all[self.now].put(key, value)
     }
 
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, BenchError> {
-        Ok(self.table.insert(&mut self.handle, key, value)?)
+        self.all[self.now].insert(key, value)
     }
 
     fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, BenchError> {
-        Ok(self.table.update(&mut self.handle, key, value)?)
+        self.all[self.now].update(key, value)
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, BenchError> {
-        Ok(self.table.get_into(&mut self.handle, key, value)?)
+        self.all[self.now].get(key, value)
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool, BenchError> {
-        Ok(self.table.delete(&mut self.handle, key)?)
+        self.all[self.now].delete(key)
+    }
+
+    fn get_many(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, BenchError> {
+        self.all[self.now].get_many(keys)
+    }
+
+    fn put_many(&mut self, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), BenchError> {
+        self.all[self.now].put_many(pairs)
     }
 }
 
@@ -100,26 +86,30 @@ pub fn worker(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), Ben
 
 fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> Result<(), BenchError> {
     let Some(job) = next_order::<YcsbJob>(input)? else { return Ok(()) };
-    let mut options = Options::new(&job.master, job.rack);
-    options.fabric = job.fabric.parse()?;
-    let handle = Pool::open(options)?.handle()?;
-    let store = PoolTable::open(handle, &job.table)?;
-    let mut client = YcsbClient::new(job, store);
+    let stores = ClientStores::open(&job)?;
+    let mut client = YcsbClient::new(job, stores);
     while let Some(order) = next_order::<YcsbCommand>(input)? {
         match order {
-            YcsbCommand::Load => {
+            YcsbCommand::Load { store } => {
+                client.store.now = store;
                 let records = client.load()?;
                 say(output, &YcsbReply::Loaded { records })?;
             }
-            YcsbCommand::Run { workload, distribution, run_ms } => {
+            YcsbCommand::Run { workload, distribution, run_ms, store, load } => {
                 let options = stream_options(&client.job, workload, distribution);
                 let stream = OperationStream::new(options)?;
-                client.warm_up()?;
+                client.store.now = store;
+                client.warm_up(store)?;
                 say(output, &YcsbReply::Ready)?;
                 if next_order::<YcsbCommand>(input)? != Some(YcsbCommand::Go) {
                     return Ok(());
                 }
-                let ran = client.run(stream, Duration::from_millis(run_ms))?;
+                let run = Duration::from_millis(run_ms);
+                let ran = match load {
+                    ClientLoad::Single => client.run(stream, run)?,
+                    ClientLoad::Batches(keys) => client.run_batches(stream, run, keys)?,
+                    ClientLoad::HotKey => client.run_hot_key(run)?,
+                };
                 say(output, &YcsbReply::Ran(Box::new(ran)))?;
             }
             YcsbCommand::Go => {
@@ -137,7 +127,8 @@ struct YcsbClient<S> {
     record: Vec<u8>,
     found: Vec<u8>,
     version: u64,
-    warm: bool,
+    /// Stores of which it has read a part.
+    warm: BTreeSet<usize>,
 }
 
 impl<S: KeyValue> YcsbClient<S> {
@@ -145,7 +136,7 @@ impl<S: KeyValue> YcsbClient<S> {
         let record = vec![0; job.value_bytes];
         let found = Vec::with_capacity(job.value_bytes);
         let version = (job.client + 1) * VERSIONS_PER_CLIENT;
-        Self { job, store, record, found, version, warm: false }
+        Self { job, store, record, found, version, warm: BTreeSet::new() }
     }
 
     fn load(&mut self) -> Result<u64, BenchError> {
@@ -159,8 +150,8 @@ impl<S: KeyValue> YcsbClient<S> {
         Ok(count)
     }
 
-    fn warm_up(&mut self) -> Result<(), BenchError> {
-        if std::mem::replace(&mut self.warm, true) {
+    fn warm_up(&mut self, store: usize) -> Result<(), BenchError> {
+        if !self.warm.insert(store) {
             return Ok(());
         }
         let step = (self.job.records / WARMUP_READS).max(1) as usize;
@@ -240,6 +231,77 @@ impl<S: KeyValue> YcsbClient<S> {
         Ok(ran)
     }
 
+    /// Takes so many operations at a time: its reads together, then its writes. Each takes as long
+    /// as its batch.
+    fn run_batches(
+        &mut self,
+        mut stream: OperationStream,
+        run: Duration,
+        keys: u32,
+    ) -> Result<YcsbMeasurement, BenchError> {
+        let mut ran = YcsbMeasurement::default();
+        let start = Instant::now();
+        while start.elapsed() < run {
+            let operations: Vec<_> = (0..keys).map(|_| stream.next_operation()).collect();
+            let is_read =
+                |kind| matches!(kind, OperationKind::Read | OperationKind::ReadModifyWrite);
+            let reads: Vec<u64> =
+                operations.iter().filter(|one| is_read(one.kind)).map(|one| one.key).collect();
+            let began = Instant::now();
+            self.read_many(&reads)?;
+            ran.values_verified += reads.len() as u64;
+            let mut pairs = Vec::new();
+            for one in operations.iter().filter(|one| one.kind != OperationKind::Read) {
+                self.next_record(one.key);
+                pairs.push((name_of(one.key), self.record.clone()));
+            }
+            if !pairs.is_empty() {
+                self.store.put_many(&pairs)?;
+            }
+            let elapsed_ns = ns_since(began);
+            for one in &operations {
+                let times =
+                    if one.kind == OperationKind::Read { &mut ran.reads } else { &mut ran.writes };
+                times.record(elapsed_ns);
+                if one.kind == OperationKind::Insert {
+                    stream.acknowledge(one.key);
+                }
+            }
+            ran.operations += operations.len() as u64;
+        }
+        ran.elapsed_ns = ns_since(start);
+        self.remove_inserted(&stream)?;
+        Ok(ran)
+    }
+
+    fn read_many(&mut self, keys: &[u64]) -> Result<(), BenchError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<_> = keys.iter().map(|key| name_of(*key)).collect();
+        for (key, found) in keys.iter().zip(self.store.get_many(&names)?) {
+            let missing = BenchError::Missing { key: *key, operation: "read" };
+            value::verify(&found.ok_or(missing)?, *key)?;
+        }
+        Ok(())
+    }
+
+    /// Updates one key, the same in all clients.
+    fn run_hot_key(&mut self, run: Duration) -> Result<YcsbMeasurement, BenchError> {
+        let mut ran = YcsbMeasurement::default();
+        let start = Instant::now();
+        while start.elapsed() < run {
+            for _ in 0..OPERATIONS_PER_LOOK {
+                ran.writes.record(self.write(OperationKind::Update, 0)?);
+                ran.operations += 1;
+            }
+        }
+        ran.elapsed_ns = ns_since(start);
+        self.read(0)?;
+        ran.values_verified = 1;
+        Ok(ran)
+    }
+
     /// The next run inserts the same keys again. Each is looked at once more before it goes.
     fn remove_inserted(&mut self, stream: &OperationStream) -> Result<(), BenchError> {
         let mut name = [0; KEY_NAME_BYTES_MAX];
@@ -252,6 +314,10 @@ impl<S: KeyValue> YcsbClient<S> {
         }
         Ok(())
     }
+}
+
+fn name_of(key: u64) -> Vec<u8> {
+    key_name(key, &mut [0; KEY_NAME_BYTES_MAX]).to_vec()
 }
 
 fn ns_since(start: Instant) -> u64 {
@@ -307,6 +373,8 @@ mod tests {
             rack: 0,
             fabric: "auto".into(),
             table: String::new(),
+            more_tables: Vec::new(),
+            peers: Vec::new(),
             client: 0,
             clients: 1,
             records: 50,
@@ -328,7 +396,7 @@ mod tests {
     fn every_workload_leaves_the_loaded_records_and_nothing_else() {
         let mut client = client(Model::default());
         assert_eq!(client.load().unwrap(), 50);
-        client.warm_up().unwrap();
+        client.warm_up(0).unwrap();
         for workload in WORKLOADS {
             let ran = run(&mut client, workload).unwrap();
             assert!(ran.operations > 0);
@@ -336,6 +404,23 @@ mod tests {
             assert!(ran.values_verified >= ran.reads.count());
             assert_eq!(client.store.values.len(), 50, "{workload}");
         }
+    }
+
+    #[test]
+    fn batches_and_the_hot_key_leave_the_loaded_records_too() {
+        let mut client = client(Model::default());
+        client.load().unwrap();
+        let run = Duration::from_millis(5);
+        for workload in WORKLOADS {
+            let options = stream_options(&client.job, workload, Distribution::Zipfian);
+            let stream = OperationStream::new(options).unwrap();
+            let ran = client.run_batches(stream, run, 16).unwrap();
+            assert!(ran.operations >= 16 && ran.operations.is_multiple_of(16));
+            assert_eq!(ran.operations, ran.reads.count() + ran.writes.count());
+            assert_eq!(client.store.values.len(), 50, "{workload}");
+        }
+        let ran = client.run_hot_key(run).unwrap();
+        assert!(ran.operations > 0 && ran.values_verified == 1);
     }
 
     #[test]

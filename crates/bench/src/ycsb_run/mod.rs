@@ -7,8 +7,12 @@
 //! The parent merges the clients' histograms. Workload E is refused: a hash table has no order.
 
 mod client;
+#[cfg(feature = "lab")]
+pub mod peers;
+mod store;
 
-pub use client::{KeyValue, PoolTable, worker};
+pub use client::worker;
+pub use store::{KeyValue, PoolTable};
 
 use crate::crew::{Crew, WorkerReply};
 use crate::report::{Better, Kind, Report, Row};
@@ -20,8 +24,10 @@ use rackpool_stats::histogram::Histogram;
 use rackpool_table::Table;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
+use store::PeerProtocol;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -140,6 +146,10 @@ struct YcsbJob {
     rack: u16,
     fabric: String,
     table: String,
+    /// Further tables, stores 1, 2 and so on.
+    more_tables: Vec<String>,
+    /// Other systems, the stores after the tables: one server for each rack.
+    peers: Vec<(PeerProtocol, Vec<SocketAddr>)>,
     client: u64,
     clients: u64,
     records: u64,
@@ -150,15 +160,31 @@ struct YcsbJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(crate) enum YcsbCommand {
-    /// Store this client's share of the records.
-    Load,
+    /// Store this client's share of the records in one of its stores.
+    Load {
+        store: usize,
+    },
     /// Make ready for a run, say so, and begin at `Go`.
     Run {
         workload: Workload,
         distribution: Distribution,
         run_ms: u64,
+        store: usize,
+        load: ClientLoad,
     },
     Go,
+}
+
+/// How a client asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ClientLoad {
+    /// One operation after the other.
+    Single,
+    /// So many operations at once.
+    Batches(u32),
+    /// It updates the first record, again and again.
+    HotKey,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -258,6 +284,8 @@ fn run_plan(
             rack,
             fabric: format!("{:?}", options.fabric).to_lowercase(),
             table: table.to_owned(),
+            more_tables: Vec::new(),
+            peers: Vec::new(),
             client: u64::from(client),
             clients: u64::from(options.clients),
             records: options.records(),
@@ -266,7 +294,7 @@ fn run_plan(
         };
         crew.tell(client, &job)?;
     }
-    load(&mut crew, options.records())?;
+    load(&mut crew, 0, options.records())?;
     let mut rows = Vec::new();
     for &(workload, distribution) in plan {
         let name = format!("ycsb_{workload}_{distribution}");
@@ -282,8 +310,8 @@ fn run_plan(
     Ok(rows)
 }
 
-fn load(crew: &mut Crew<YcsbReply>, records: u64) -> Result<(), BenchError> {
-    crew.tell_all(&YcsbCommand::Load)?;
+fn load(crew: &mut Crew<YcsbReply>, store: usize, records: u64) -> Result<(), BenchError> {
+    crew.tell_all(&YcsbCommand::Load { store })?;
     let mut stored = 0;
     crew.gather(Duration::ZERO, |answer| match answer {
         YcsbReply::Loaded { records } => {
@@ -307,18 +335,30 @@ fn run_one(
     run: Duration,
 ) -> Result<YcsbMeasurement, BenchError> {
     let run_ms = u64::try_from(run.as_millis()).unwrap_or(u64::MAX);
-    crew.tell_all(&YcsbCommand::Run { workload, distribution, run_ms })?;
+    let load = ClientLoad::Single;
+    let order = YcsbCommand::Run { workload, distribution, run_ms, store: 0, load };
+    let mut merged = YcsbMeasurement::default();
+    run_together(crew, &order, run, |ran| merged.merge(ran))?;
+    Ok(merged)
+}
+
+/// Has all clients begin a run at once; `take` gets what each did.
+fn run_together(
+    crew: &mut Crew<YcsbReply>,
+    order: &YcsbCommand,
+    run: Duration,
+    mut take: impl FnMut(&YcsbMeasurement),
+) -> Result<(), BenchError> {
+    crew.tell_all(order)?;
     crew.await_ready()?;
     crew.tell_all(&YcsbCommand::Go)?;
-    let mut merged = YcsbMeasurement::default();
     crew.gather(run, |answer| match answer {
         YcsbReply::Ran(ran) => {
-            merged.merge(&ran);
+            take(&ran);
             Ok(())
         }
         other => Err(other),
-    })?;
-    Ok(merged)
+    })
 }
 
 fn row(name: &str, ran: &YcsbMeasurement) -> Row {
@@ -415,6 +455,8 @@ mod tests {
             workload: Workload::F,
             distribution: Distribution::Latest,
             run_ms: 7,
+            store: 1,
+            load: ClientLoad::Batches(16),
         };
         let line = serde_json::to_string(&order).unwrap();
         assert_eq!(serde_json::from_str::<YcsbCommand>(&line).unwrap(), order);

@@ -6,7 +6,7 @@ use crate::bench::{own_command, watch};
 use crate::children::{Cluster, ClusterOptions, Residue};
 use crate::failure::{Failure, Result};
 use crate::kv_tiering::nodes_without_processors;
-use crate::lab::sim;
+use crate::lab::{files, sim};
 use crate::tiers_args::Nodes;
 use crate::worker::orders;
 use rackpool::{Emulate, FabricChoice};
@@ -15,6 +15,7 @@ use rackpool_bench::cache::ratio::PEERS;
 use rackpool_bench::cache::tiering::FarKind;
 use rackpool_bench::report::Report;
 use rackpool_bench::run::{BenchError, PoolSource, Size};
+use rackpool_bench::ycsb_run::peers::{self, PeerOptions};
 use rackpool_bench::{cache, dram, kv, migrate, pmem, tiers, verbs};
 use rackpool_tiers::topology::{Sources, Topology};
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ pub fn measure(args: &BenchArgs) -> Result<Report> {
         BenchName::Tiers => measure_tiers(args),
         BenchName::Verbs => measure_verbs(args),
         BenchName::Pmem => measure_pmem(args),
+        BenchName::Files => files::measure(args),
+        BenchName::Ycsb => measure_ycsb_peers(args),
         _ => Err(Failure::new("bug", "it is measured on racks")),
     }
 }
@@ -158,11 +161,7 @@ fn measure_kv(args: &BenchArgs) -> Result<Report> {
         command.args(words);
         command
     };
-    let program = |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or(name.into());
-    let peers = args.peers.then(|| kv::PeerPrograms {
-        redis: program(&args.peer_redis, "redis-server"),
-        memcached: program(&args.peer_memcached, "memcached"),
-    });
+    let peers = args.peers.then(|| peer_programs(args));
     let mut options = kv::Options {
         size: Size::quick(args.quick),
         peers,
@@ -172,6 +171,35 @@ fn measure_kv(args: &BenchArgs) -> Result<Report> {
         worker: &mut worker,
     };
     watch(|say| Ok(kv::run(&mut options, say)?))
+}
+
+fn peer_programs(args: &BenchArgs) -> kv::PeerPrograms {
+    let program = |given: &Option<PathBuf>, name: &str| given.clone().unwrap_or(name.into());
+    kv::PeerPrograms {
+        redis: program(&args.peer_redis, "redis-server"),
+        memcached: program(&args.peer_memcached, "memcached"),
+    }
+}
+
+/// Measures the hash table beside Redis and memcached, on racks in processes of their own.
+fn measure_ycsb_peers(args: &BenchArgs) -> Result<Report> {
+    let residue = Residue::prepare()?;
+    let size = Size::quick(args.quick);
+    let options = ClusterOptions::new(2, size.region_bytes(), args.fabric, args.emulate);
+    let cluster = Cluster::start(&options, &residue)?;
+    let options = PeerOptions {
+        size,
+        source: PoolSource {
+            master: Some(cluster.master_addr.clone()),
+            server_pids: cluster.server_ids(),
+            emulate: Emulate::default(),
+        },
+        fabric: args.fabric,
+        clients: args.clients,
+        programs: peer_programs(args),
+    };
+    let mut command = own_command("ycsb-worker")?;
+    watch(|say| Ok(peers::run(&options, &mut command, say)?))
 }
 
 /// Two racks that end when what is returned is dropped: servers first, files last.

@@ -4,6 +4,7 @@
 
 pub mod args;
 mod bench;
+mod files;
 mod plan;
 mod repro;
 mod sim;
