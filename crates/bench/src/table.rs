@@ -30,7 +30,6 @@ pub struct Options {
     pub fabric: FabricChoice,
 }
 
-/// Bytes of a value.
 const VALUE_BYTES: usize = 64;
 /// What a key takes: its blob, its part of the index, and what is in use twice meanwhile.
 const KEY_FOOTPRINT_BYTES: u64 = 192;
@@ -38,7 +37,6 @@ const KEY_FOOTPRINT_BYTES: u64 = 192;
 const SEEN_KEYS_MAX: u64 = 65_536;
 /// Keys that are stored at once.
 const LOAD_BATCH: u64 = 1024;
-/// Keys of a batch.
 const BATCH: usize = 16;
 /// Operations between two looks at the clock.
 const BLOCK: u64 = 16;
@@ -400,7 +398,7 @@ impl RawLines {
     /// Nanoseconds of two loads of random lines, of which the second waits for the first.
     fn two_ns(&mut self, size: Size) -> Result<f64, BenchError> {
         let Self { window, pages, lines_per_page, stream } = self;
-        // Nobody knows that it is 0: so each place depends on what was loaded before.
+        // The compiler does not know that it is 0: so each place depends on what was loaded before.
         let zero = black_box(0u64);
         let mut last = 0;
         slice_ns(size.slice(), BLOCK, || {

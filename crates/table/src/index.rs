@@ -58,7 +58,6 @@ impl BucketView {
         self.seq() - u64::from(self.is_frozen())
     }
 
-    /// Where the word is.
     pub fn at(&self) -> GAddr {
         self.at
     }

@@ -129,7 +129,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub use error::{Error, Result};
-pub use modify::{KeyChange, ValueVersion};
+pub use modify::KeyChange;
+pub use read::ValueVersion;
 pub use scan::{ScanCursor, ScanPage};
 pub use walk::Report;
 pub(crate) use walk::{Named, NamedBy};

@@ -73,7 +73,6 @@ enum NextStep {
     Ready(Box<ReadyWrite>),
     /// Its bucket has to be read again.
     Again,
-    /// By itself.
     Alone,
     Answer(Result<bool>),
 }
@@ -240,7 +239,7 @@ impl Table {
         covers && !view.is_frozen() && self.check_depth(view, depth).is_ok()
     }
 
-    /// Reads long values whose checksums tell whether they are whole.
+    /// Reads long values that their checksums can vouch for.
     fn get_long<W: Words>(
         &mut self,
         mem: &mut W,

@@ -1,24 +1,17 @@
-//! Changes that depend on what is there: by a function of the value, or by its version. Both take
-//! effect in the compare-and-swap of the bucket's word whose blob they looked at.
+//! Changes that depend on what is there: by a function of the value, or by its version. Both look at
+//! the blob of the word that they then swap.
 
 use crate::Table;
 use crate::blob::BlobValue;
 use crate::error::Result;
-use crate::read::{Intent, check_key};
+use crate::read::{Intent, ValueVersion, check_key};
 use crate::words::Words;
 use crate::write::{EntryWrite, UnpublishedBlob, WriteMode, WriteOutcome, check_value};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-/// Names a value of a table: other bytes have another version, the same bytes the same one, also
-/// if the key had others in between (but for a chance of 2⁻⁶⁴). A value that must not be taken for
-/// an earlier one has a count in its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ValueVersion(pub(crate) u64);
 
 /// What a function of [`Table::modify`] wants done with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyChange {
-    /// Nothing.
+    /// The key stays as it is.
     Keep,
     /// The key gets this value, whether it was there or not.
     Put(Vec<u8>),
@@ -97,18 +90,6 @@ impl Table {
         let view = self.find(mem, self.hash(key), Intent::Read)?;
         let value = self.blob(&view)?.find(key);
         Ok(value.map(|value| self.version_in(value)))
-    }
-
-    /// The version that a value has in this table.
-    pub fn version_of(&self, value: &[u8]) -> ValueVersion {
-        ValueVersion(xxh3_64_with_seed(value, self.fixed.table_id))
-    }
-
-    pub(crate) fn version_in(&self, value: BlobValue<'_>) -> ValueVersion {
-        match value {
-            BlobValue::Inline(bytes) => self.version_of(bytes),
-            BlobValue::External(far) => ValueVersion(far.checksum),
-        }
     }
 
     /// One attempt; `None` if the bucket changed meanwhile.

@@ -12,6 +12,7 @@ use crate::index::BucketView;
 use crate::word::Word;
 use crate::words::{GAddr, PoolError, Words};
 use crate::{Table, low_bits};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
@@ -22,6 +23,12 @@ pub(super) enum Intent {
     /// As `Write`, and it is split before if the table has grown.
     Grow,
 }
+
+/// Names a value of a table: other bytes have another version, the same bytes the same one, also
+/// if the key had others in between (but for a chance of 2⁻⁶⁴). A value that must not be taken for
+/// an earlier one has a count in its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ValueVersion(pub(crate) u64);
 
 /// What became of looking at a bucket.
 enum BucketLook {
@@ -94,6 +101,18 @@ impl Table {
             BlobValue::Inline(bytes) => (view.word.blob_addr(), bytes.len() as u64),
             BlobValue::External(far) => (far.addr, far.bytes),
         }))
+    }
+
+    /// The version that a value has in this table.
+    pub fn version_of(&self, value: &[u8]) -> ValueVersion {
+        ValueVersion(xxh3_64_with_seed(value, self.fixed.table_id))
+    }
+
+    pub(super) fn version_in(&self, value: BlobValue<'_>) -> ValueVersion {
+        match value {
+            BlobValue::Inline(bytes) => self.version_of(bytes),
+            BlobValue::External(far) => ValueVersion(far.checksum),
+        }
     }
 
     /// Finds the bucket that covers `hash`; its blob is in the buffer.

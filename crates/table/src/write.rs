@@ -10,8 +10,7 @@ use crate::constants::{
 use crate::error::{Error, Result};
 use crate::header::{COUNT_OFFSET, LEVEL_OFFSET};
 use crate::index::{BucketContent, BucketView, Swap};
-use crate::modify::ValueVersion;
-use crate::read::{Intent, check_key, pause};
+use crate::read::{Intent, ValueVersion, check_key, pause};
 use crate::words::{ErrorKind, GAddr, Words};
 use crate::{Table, low_bits};
 

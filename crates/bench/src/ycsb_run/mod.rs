@@ -175,7 +175,7 @@ pub(crate) enum YcsbCommand {
     Go,
 }
 
-/// How a client asks.
+/// How a client asks for its operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ClientLoad {

@@ -39,7 +39,6 @@ pub struct PeerOptions {
 
 const RACKS: u16 = 2;
 const VALUE_BYTES: usize = 1000;
-/// Operations of a batch.
 const BATCH: u32 = 16;
 const LIMITS: ServerLimits = ServerLimits { memory_mib: 1024, connections: 256 };
 /// Least memory of a rack of a pool of the run's own.
@@ -57,12 +56,11 @@ const REMOTE: usize = 1;
 const PEERS: usize = 2;
 const PEER_NAMES: [&str; 2] = ["redis", "memcached"];
 
-/// One row.
 struct PeerCase {
     name: String,
     workload: Workload,
     distribution: Distribution,
-    /// Which of our tables.
+    /// Our table, as the clients number their stores.
     table: usize,
     load: ClientLoad,
 }

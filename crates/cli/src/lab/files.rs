@@ -27,7 +27,6 @@ const REMOVE_BATCH: usize = 64;
 /// Names the files' contents; any other would do.
 const SEED: u64 = 38;
 
-/// A tree of files.
 struct FileTree {
     name: &'static str,
     path: PathBuf,
@@ -44,7 +43,6 @@ fn shape(size: Size) -> (u64, usize, usize) {
     }
 }
 
-/// Measures.
 pub fn measure(args: &BenchArgs) -> Result<Report> {
     let size = Size::quick(args.quick);
     let (files, long_bytes, rounds) = shape(size);
@@ -152,7 +150,7 @@ impl FileRounds {
 struct FileRun<'r> {
     tree: &'r FileTree,
     master: &'r str,
-    /// Where copies go.
+    /// The directory that copies are made in.
     to: &'r Path,
 }
 
@@ -245,7 +243,6 @@ fn same(from: &Path, to: &Path, files: u64) -> Result<()> {
     }
 }
 
-/// Removes all objects.
 fn clear(handle: &mut Handle) -> Result<()> {
     let mut objects = Table::open(handle, OBJECTS)?;
     let names: Vec<_> = objects.list(handle, b"")?.into_iter().map(|(name, _)| name).collect();

@@ -68,11 +68,11 @@ pub enum ShellCommand {
     Migrate(GAddr, RackId),
     /// `put NAME DATA`
     Put(Vec<u8>, Data),
-    /// `put -r DIR`
+    /// `put -r DIR`: all regular files below
     PutTree(PathBuf),
     /// `get NAME [file:PATH]`
     Get(Vec<u8>, Option<PathBuf>),
-    /// `get -r PREFIX DIR`
+    /// `get -r PREFIX DIR`: objects into files below
     GetTree(Vec<u8>, PathBuf),
     /// `del NAME`
     Del(Vec<u8>),

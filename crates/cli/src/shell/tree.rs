@@ -21,7 +21,6 @@ pub const STREAM_BYTES_MIN: u64 = 1 << 20;
 /// Bytes of files that are under way at once.
 const BATCH_BYTES_MAX: u64 = 4 << 20;
 
-/// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MovedFiles {
     pub files: u64,
@@ -56,7 +55,6 @@ impl<T> FileBatch<T> {
         is_full.then(|| self.take())
     }
 
-    /// What has been added.
     pub fn take(&mut self) -> Vec<T> {
         self.bytes = 0;
         std::mem::take(&mut self.items)
@@ -111,7 +109,7 @@ pub fn get(
     for (name, bytes) in objects.list(handle, prefix)? {
         let path = below(directory, &name[prefix.len()..]).ok_or_else(|| {
             let name = printable(&name);
-            Failure::new("bad-name", format!("`{name}` names no file below the directory"))
+            Failure::new("denied", format!("`{name}` names no file below the directory"))
         })?;
         targets.push((name, path, bytes));
     }

@@ -78,6 +78,41 @@ fn objects_go_in_through_one_rack_and_come_out_of_the_other() {
         assert_eq!(code, 1);
         assert!(err.starts_with("error not-found "), "{err}");
     }
+
+    let tree = dir.file("tree");
+    for index in 0..150usize {
+        let below = format!("{tree}/{}/deep", index % 7);
+        std::fs::create_dir_all(&below).unwrap();
+        // Within a bucket's blob, beside it, and piece by piece.
+        let length = match index {
+            9 => 1 << 21,
+            _ if index % 2 == 1 => 5000,
+            _ => 10,
+        };
+        let part = &bytes[index..index + length];
+        std::fs::write(format!("{below}/{index}"), part).unwrap();
+    }
+    let put = cluster.ok(0, &format!("put -r {tree}"));
+    assert!(put.starts_with("ok 150 files ") && put.ends_with(" bytes"), "{put}");
+    assert_eq!(
+        cluster.ok(1, "ls tree/3/deep/10"),
+        "tree/3/deep/10\t10\ntree/3/deep/101\t5000\ntree/3/deep/108\t10"
+    );
+    let out = dir.file("out");
+    assert_eq!(cluster.ok(1, &format!("get -r tree {out}")), put);
+    for index in 0..150 {
+        let name = format!("{}/deep/{index}", index % 7);
+        let [given, got] = [&tree, &out].map(|root| std::fs::read(format!("{root}/{name}")));
+        assert!(given.unwrap() == got.unwrap(), "{name}");
+    }
+    cluster.ok(0, "put ../escaped text:no");
+    let (code, _, err) = cluster.shell(1, &format!("get -r '' {out}"));
+    assert!(code == 1 && err.starts_with("error denied "), "{err}");
+    // What does not fit is refused before it is read: the file has no bytes on the disk.
+    let huge = std::fs::File::create(dir.file("huge")).unwrap();
+    huge.set_len(32 << 30).unwrap();
+    let (code, _, err) = cluster.shell(0, &format!("put huge file:{}", dir.file("huge")));
+    assert!(code == 1 && err.starts_with("error full "), "{err}");
 }
 
 #[test]

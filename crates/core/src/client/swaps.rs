@@ -12,14 +12,12 @@ use crate::constants::FABRIC_OUTSTANDING_MAX;
 use crate::error::{Error, Result};
 use crate::seam::{Mem, Race, RemoteAddr, Verb, WorkRequest, WorkStatus};
 
-/// One of many compare-and-swaps.
+/// A compare-and-swap of one word, among many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WordSwap {
-    /// An aligned word.
+    /// The word, aligned to 8 bytes.
     pub addr: GAddr,
-    /// What is to be replaced.
     pub expected: u64,
-    /// What replaces it.
     pub new: u64,
 }
 

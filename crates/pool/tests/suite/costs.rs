@@ -2,7 +2,7 @@
 //! `syscalls.rs`, which needs a tracer.
 
 use rackpool::cluster::Cluster;
-use rackpool::{Connections, FabricChoice, Options, Placement, Pool, RackId};
+use rackpool::{CasOutcome, Connections, FabricChoice, Options, Placement, Pool, RackId};
 
 #[test]
 fn a_warm_access_to_the_own_rack_costs_no_message_and_no_allocation() {
@@ -141,4 +141,40 @@ fn a_batch_of_32_reads_is_one_call_to_send() {
     let after = handle.handle_stats();
     assert_eq!(after.fabric_operations - before.fabric_operations, 32);
     assert_eq!(after.fabric_send_calls - before.fabric_send_calls, 1);
+}
+
+#[test]
+fn sixteen_swaps_in_another_rack_are_one_call_to_send_and_one_in_two_racks_each() {
+    let cluster = Cluster::start(3).unwrap();
+    let mut handle = cluster.pool_over(0, FabricChoice::Tcp).unwrap().handle().unwrap();
+    let mut words = Vec::new();
+    for rack in [0, 1, 2] {
+        let addr = handle.alloc(4096, Placement::Rack(RackId(rack))).unwrap();
+        handle.write(addr, &[0; 4096]).unwrap();
+        words.push(addr);
+    }
+    let swaps = |racks: &[usize], expected| -> Vec<rackpool::WordSwap> {
+        // The racks take turns: what goes to one of them is sent together all the same.
+        let at = |index: u64| words[racks[index as usize % racks.len()]].0 + 8 * index;
+        let swap = |index| rackpool::WordSwap {
+            addr: rackpool::GAddr(at(index)),
+            expected,
+            new: expected + 1,
+        };
+        (0..16).map(swap).collect()
+    };
+    for (racks, sends) in [(&[1][..], 1), (&[0], 0), (&[0, 1, 2], 2)] {
+        let before = handle.handle_stats();
+        // It does not count what they find there.
+        let outcomes = handle.cas_batch(&swaps(racks, 9));
+        let after = handle.handle_stats();
+        assert_eq!(outcomes, vec![Ok(CasOutcome::Found(0)); 16]);
+        assert_eq!(after.fabric_send_calls - before.fabric_send_calls, sends);
+    }
+    let outcomes = handle.cas_batch(&swaps(&[2], 0));
+    assert_eq!(outcomes, vec![Ok(CasOutcome::Swapped); 16]);
+    let outcomes = handle.cas_batch(&swaps(&[2], 0));
+    assert_eq!(outcomes, vec![Ok(CasOutcome::Found(1)); 16]);
+    let odd = rackpool::WordSwap { addr: rackpool::GAddr(words[1].0 + 4), expected: 0, new: 1 };
+    assert_eq!(handle.cas_batch(&[odd])[0].as_ref().unwrap_err().code(), "misaligned");
 }

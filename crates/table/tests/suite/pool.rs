@@ -2,7 +2,7 @@
 //! shared memory, at once.
 
 use rackpool::cluster::Cluster;
-use rackpool::{FabricChoice, Handle};
+use rackpool::{FabricChoice, Handle, Placement, RackId};
 use rackpool_table::{Options, Table};
 
 fn value_of(key: u32, round: u32) -> Vec<u8> {
@@ -69,6 +69,58 @@ fn clients_in_both_racks_share_one_table_and_destroying_it_frees_all() {
     assert_eq!(allocations(mem), owned, "something leaked");
     table.destroy(mem).unwrap();
     assert_eq!(allocations(mem), 0);
+}
+
+/// Calls to the system that sent something to the other rack: one a doorbell.
+fn sends<T>(handle: &mut Handle, work: impl FnOnce(&mut Handle) -> T) -> (u64, T) {
+    let before = handle.handle_stats().fabric_send_calls;
+    let result = work(handle);
+    (handle.handle_stats().fabric_send_calls - before, result)
+}
+
+#[test]
+fn what_a_client_has_seen_of_another_rack_costs_it_one_trip_to_read_and_two_to_change() {
+    let cluster = Cluster::start(2).unwrap();
+    let mut home = cluster.pool(1).unwrap().handle().unwrap();
+    let there = Placement::Rack(RackId(1));
+    let options = Options {
+        index_placement: there,
+        entry_placement: there,
+        seed: Some(7),
+        ..Options::default()
+    };
+    let mut at_home = Table::create(&mut home, "t", options).unwrap();
+    let keys: Vec<[u8; 8]> = (0..16u64).map(u64::to_le_bytes).collect();
+    for key in &keys {
+        assert!(at_home.insert(&mut home, key, &[1; 64]).unwrap());
+    }
+    let mut handle = cluster.pool_over(0, FabricChoice::Tcp).unwrap().handle().unwrap();
+    let mem = &mut handle;
+    let mut table = Table::open(mem, "t").unwrap();
+    for _ in 0..2 {
+        table.get_many(mem, &keys);
+    }
+    let (trips, value) = sends(mem, |mem| table.get(mem, &keys[3]).unwrap());
+    assert_eq!((trips, value), (1, Some(vec![1; 64])));
+    let (trips, values) = sends(mem, |mem| table.get_many(mem, &keys));
+    assert!(values.into_iter().all(|value| value == Ok(Some(vec![1; 64]))));
+    assert_eq!(trips, 1);
+    // The new blobs are in the own rack. The old ones are the other's, each freed by a message.
+    let pairs: Vec<_> = keys.iter().map(|key| (*key, [2; 64])).collect();
+    assert!(table.put_many(mem, &pairs).into_iter().all(|done| done == Ok(false)));
+    let (trips, done) = sends(mem, |mem| table.update(mem, &keys[3], &[3; 64]).unwrap());
+    assert_eq!((trips, done), (2, true));
+    let pairs: Vec<_> = keys.iter().map(|key| (*key, [4; 64])).collect();
+    let (trips, done) = sends(mem, |mem| table.put_many(mem, &pairs));
+    assert!(done.into_iter().all(|done| done == Ok(false)));
+    // Keys that share a bucket have turns of their own.
+    assert!((2..=6).contains(&trips), "{trips} trips");
+    // The other rack changes a key: its reader finds that out with the trip that it makes anyway.
+    assert!(at_home.update(&mut home, &keys[3], &[5; 64]).unwrap());
+    let (trips, value) = sends(mem, |mem| table.get(mem, &keys[3]).unwrap());
+    assert_eq!((trips, value), (2, Some(vec![5; 64])));
+    let (trips, value) = sends(mem, |mem| table.get(mem, &keys[3]).unwrap());
+    assert_eq!((trips, value), (1, Some(vec![5; 64])));
 }
 
 fn allocations(handle: &mut Handle) -> u64 {

@@ -89,7 +89,7 @@ impl Worker {
         self.put_back(table);
     }
 
-    /// Some keys at once.
+    /// A batch of operations on some of the keys.
     async fn table_batch(&mut self, table: &mut dyn TableClient, keys: u64) {
         let first = self.rng.below(keys);
         let count = self.rng.between(1, keys);
