@@ -33,8 +33,8 @@ pub const VERSIONS_PER_WORD_MAX: u32 = 1 << 16;
 /// Fewest: freezing and thawing a bucket at its split are two changes.
 pub const VERSIONS_PER_WORD_MIN: u32 = 2;
 
-/// Allocations that a client leaves behind at most if it dies in an operation (beside those that it
-/// holds back as below): its new blob and long value, while the halves of a split are written and
+/// Allocations that a client leaves behind at most if it dies in an operation, for each key of a
+/// batch under way (beside those that it holds back as below): its new blob and long value, while the halves of a split are written and
 /// the bucket's word is retired. Three of the five were never seen by another client if it dies
 /// later.
 pub const LEFT_BY_DEATH_MAX: u64 = 5;

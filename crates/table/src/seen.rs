@@ -25,6 +25,8 @@ impl SeenWords {
     pub fn new(level: u8, bytes_max: u64) -> SeenWords {
         let entries_max = bytes_max / ENTRY_BYTES;
         let entries = entries_max.min(SEEN_ENTRIES_MIN);
+        // As many buckets as entries share none, also if the table does not have them yet.
+        let level = level.max(entries.max(1).next_power_of_two().trailing_zeros() as u8);
         SeenWords { words: vec![0; entries as usize], level, entries_max, misses: 0 }
     }
 
@@ -78,21 +80,29 @@ mod tests {
     #[test]
     fn a_handle_remembers_at_most_sixteen_bytes_a_key_and_its_limit() {
         for (keys, level, bytes_max) in
-            [(1_000_000u64, 21, 1 << 30), (500_000, 20, 1 << 30), (1_000_000, 21, 1 << 20)]
+            [(100_000u64, 18, 1 << 30), (100_000, 17, 1 << 30), (100_000, 18, 1 << 17)]
         {
-            let mut seen = SeenWords::new(10, bytes_max);
+            let mut seen = SeenWords::new(2, bytes_max);
             while !seen.missed() {}
             seen.resize(keys, level);
             let bytes = ENTRY_BYTES * seen.words.len() as u64;
             assert!(bytes <= (16 * keys).min(bytes_max), "{bytes} bytes");
             assert!(bytes >= (8 * keys).min(bytes_max), "{bytes} bytes");
             // The buckets are spread over all entries, and each has one.
-            let used: std::collections::BTreeSet<_> =
-                (0..1 << level).map(|bucket| seen.index(bucket)).collect();
-            assert_eq!(used.len(), seen.words.len());
+            let mut used = vec![false; seen.words.len()];
+            (0..1 << level).for_each(|bucket| used[seen.index(bucket)] = true);
+            assert!(used.iter().all(|used| *used));
             seen.put(5 + (1 << level), Word(7));
             assert_eq!(seen.get(5), Some(Word(7)));
         }
+    }
+
+    #[test]
+    fn the_first_buckets_of_a_small_table_share_nothing() {
+        let mut seen = SeenWords::new(0, 1 << 20);
+        (0..SEEN_ENTRIES_MIN).for_each(|bucket| seen.put(bucket, Word(bucket + 1)));
+        let all = (0..SEEN_ENTRIES_MIN).all(|at| seen.get(at) == Some(Word(at + 1)));
+        assert!(all);
     }
 
     #[test]
