@@ -40,8 +40,8 @@ impl Handle {
     }
 
     /// Compares and swaps many words, each as [`Handle::cas`] does: those of other racks are all
-    /// under way at once, with a doorbell for each 32 of a rack. They have no order, and each has an
-    /// outcome of its own.
+    /// under way at once, with a doorbell for each 32 of a rack. They have no order, and each has
+    /// an outcome of its own.
     ///
     /// ```
     /// # fn main() -> rackpool::Result<()> {

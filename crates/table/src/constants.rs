@@ -34,9 +34,9 @@ pub const VERSIONS_PER_WORD_MAX: u32 = 1 << 16;
 pub const VERSIONS_PER_WORD_MIN: u32 = 2;
 
 /// Allocations that a client leaves behind at most if it dies in an operation, for each key of a
-/// batch under way (beside those that it holds back as below): its new blob and long value, while the halves of a split are written and
-/// the bucket's word is retired. Three of the five were never seen by another client if it dies
-/// later.
+/// batch under way (beside those that it holds back as below): its new blob and long value, while
+/// the halves of a split are written and the bucket's word is retired. Three of the five were never
+/// seen by another client if it dies later.
 pub const LEFT_BY_DEATH_MAX: u64 = 5;
 
 /// How often an operation starts again because others changed its bucket meanwhile. Each time,
@@ -51,8 +51,8 @@ pub const RESOLVE_MAX: u32 = 4;
 pub const FREES_PENDING_MAX: usize = 1024;
 /// Retired bucket words of which a handle remembers the successor.
 pub const FORWARDS_MAX: usize = 256;
-/// Entries with which a handle begins to remember the buckets' words: 8 KiB, for the 1024 buckets of
-/// a new table.
+/// Entries with which a handle begins to remember the buckets' words: 8 KiB, for the 1024 buckets
+/// of a new table.
 pub(crate) const SEEN_ENTRIES_MIN: u64 = 1024;
 /// Bytes in which a handle remembers the buckets' words, by default at most: a million keys.
 pub const SEEN_BYTES_MAX_DEFAULT: u64 = 16 << 20;

@@ -27,8 +27,9 @@
 //! | splitting a bucket, before a write | 4 more | | |
 //!
 //! Each trip of a batch rings one doorbell a rack (for 32 pieces). A new blob's memory is allocated
-//! before the word is read, in the size that is likely, so that the word need not be read again. The
-//! old blob's free is one more message if another rack has it, after the operation has taken effect.
+//! before the word is read, in the size that is likely, so that the word need not be read again.
+//! The old blob's free is one more message if another rack has it, after the operation has taken
+//! effect.
 //!
 //! # Why each key is linearizable
 //! 1. **A word never comes back.** Each change of a bucket raises the version in its word by one.
@@ -149,8 +150,8 @@ pub struct Options {
     /// Makes the table's identity and the seed of its hash, which else are random. Two tables
     /// must never have the same seed in one pool; for repeatable tests. Kept in the table.
     pub seed: Option<u64>,
-    /// Bytes in which this handle at most remembers where keys are, 16 a key, so that reading one of
-    /// another rack is one round trip; 0 for not at all.
+    /// Bytes in which this handle at most remembers where keys are, 16 a key, so that reading one
+    /// of another rack is one round trip; 0 for not at all.
     pub seen_bytes_max: u64,
 }
 

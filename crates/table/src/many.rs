@@ -171,8 +171,8 @@ impl Table {
         Some(BatchLookup { index, hash, place, guess, word, blob, view: None })
     }
 
-    /// Brings the buckets' states and blobs, as far as nothing is odd. An error is of a rack that does
-    /// not answer: it is all keys', since each would wait as long.
+    /// Brings the buckets' states and blobs, as far as nothing is odd. An error is of a rack that
+    /// does not answer: it is all keys', since each would wait as long.
     fn gather<W: Words>(&mut self, mem: &mut W, lookups: &mut [BatchLookup]) -> PoolResult<()> {
         let mut wanted = Vec::with_capacity(2 * lookups.len());
         for one in &mut *lookups {

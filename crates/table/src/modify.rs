@@ -1,5 +1,5 @@
-//! Changes that depend on what is there: by a function of the value, or by its version. Both look at
-//! the blob of the word that they then swap.
+//! Changes that depend on what is there: by a function of the value, or by its version. Both look
+//! at the blob of the word that they then swap.
 
 use crate::Table;
 use crate::blob::BlobValue;

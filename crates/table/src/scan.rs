@@ -5,11 +5,11 @@
 //! and stays right while they split: a cursor is the first reversed hash that was not yet covered.
 //! Each page looks at buckets one by one, and each bucket at one moment.
 //!
-//! **Guarantee**, by a cursor from the start to the end, also while the table grows and however long
-//! that takes: a key that is in the table all the while is found exactly once; one that comes or
-//! goes meanwhile is found once or not at all; each with the length that its value had when it was
-//! looked at. No process keeps anything for a cursor: it may be stored, and used with any handle of
-//! the table.
+//! **Guarantee**, by a cursor from the start to the end, also while the table grows and however
+//! long that takes: a key that is in the table all the while is found exactly once; one that comes
+//! or goes meanwhile is found once or not at all; each with the length that its value had when it
+//! was looked at. No process keeps anything for a cursor: it may be stored, and used with any
+//! handle of the table.
 
 use crate::error::Result;
 use crate::read::Intent;

@@ -214,9 +214,9 @@ impl Table {
         Ok(Some(true))
     }
 
-    /// Allocates a blob of the size that a write will likely need, before the bucket's word is read,
-    /// so that it need not be read again. In a full pool the write goes on without: perhaps it needs
-    /// none.
+    /// Allocates a blob of the size that a write will likely need, before the bucket's word is
+    /// read, so that it need not be read again. In a full pool the write goes on without: perhaps
+    /// it needs none.
     pub(super) fn reserve<W: Words>(
         &self,
         mem: &mut W,

@@ -128,9 +128,8 @@ impl Shell<'_> {
         use ShellCommand as C;
         // Files are read before the pool is asked: a missing one is then a failure without effect.
         if let C::Put(name, Data::File(path)) = &command
-            && let Some(file) = long_file(path)?
+            && self.put_long_file(name, path)?
         {
-            self.with_table(|objects, handle| tree::put_file(objects, handle, name, path, &file))?;
             return self.line("ok");
         }
         let data = match &command {
@@ -184,17 +183,8 @@ impl Shell<'_> {
                 self.with_objects(|objects, handle| objects.put(handle, &name, &data))?;
                 self.line("ok")
             }
-            C::PutTree(directory) => {
-                let moved =
-                    self.with_table(|objects, handle| tree::put(objects, handle, &directory))?;
-                self.line(&moved.to_string())
-            }
-            C::GetTree(prefix, directory) => {
-                let moved = self.with_table(|objects, handle| {
-                    tree::get(objects, handle, &prefix, &directory)
-                })?;
-                self.line(&moved.to_string())
-            }
+            C::PutTree(directory) => self.put_tree(&directory),
+            C::GetTree(prefix, directory) => self.get_tree(&prefix, &directory),
             C::Get(name, file) => self.get(&name, file.as_deref()),
             C::Del(name) => {
                 match self.with_objects(|objects, handle| objects.delete(handle, &name))? {
@@ -240,6 +230,31 @@ impl Shell<'_> {
         let result = call(&mut objects, handle);
         self.objects = Some(objects);
         result
+    }
+
+    /// Stores a regular file piece by piece if it is long: room for it is there, or it is refused,
+    /// before it is read. Whether it was stored.
+    fn put_long_file(&mut self, name: &[u8], path: &Path) -> Result<bool> {
+        let failed = |error| Failure::file(path, &error);
+        // A pipe is not opened here: what its writer says would be lost.
+        let about = std::fs::metadata(path).map_err(failed)?;
+        if !about.is_file() || about.len() < tree::STREAM_BYTES_MIN {
+            return Ok(false);
+        }
+        let file = File::open(path).map_err(failed)?;
+        self.with_table(|objects, handle| tree::put_file(objects, handle, name, path, &file))?;
+        Ok(true)
+    }
+
+    fn put_tree(&mut self, directory: &Path) -> Result<()> {
+        let moved = self.with_table(|objects, handle| tree::put(objects, handle, directory))?;
+        self.line(&moved.to_string())
+    }
+
+    fn get_tree(&mut self, prefix: &[u8], directory: &Path) -> Result<()> {
+        let moved =
+            self.with_table(|objects, handle| tree::get(objects, handle, prefix, directory))?;
+        self.line(&moved.to_string())
     }
 
     fn get(&mut self, name: &[u8], file: Option<&Path>) -> Result<()> {
@@ -337,16 +352,6 @@ impl Shell<'_> {
         let written = written.and_then(|()| self.out.flush());
         written.map_err(|error| Failure::output("standard output", &error))
     }
-}
-
-/// A regular file that is long enough to be stored piece by piece: room for it is there, or it is
-/// refused, before it is read.
-fn long_file(path: &Path) -> Result<Option<File>> {
-    let failed = |error| Failure::file(path, &error);
-    // Opening a pipe waits for its writer, and takes what it says from the open that follows.
-    let about = std::fs::metadata(path).map_err(failed)?;
-    let is_long = about.is_file() && about.len() >= tree::STREAM_BYTES_MIN;
-    is_long.then(|| File::open(path).map_err(failed)).transpose()
 }
 
 /// The counters of the pool, or what its racks decided, with a line end.
