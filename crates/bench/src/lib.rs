@@ -4,9 +4,9 @@
 //! ([`value`]), the interleaved comparison of two measurements ([`interleave`]), reports for
 //! programs ([`report`]) and for people ([`html`]), and the raw references of a machine
 //! ([`micro`]). The runners put these together with a pool:
-//! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`ycsb_run`], [`migrate`] and [`kv`], each
-//! an options structure and a function `run` that answers with a report ([`mod@run`] has what they
-//! share).
+//! [`local`], [`ring`], [`remote`], [`rrpc`], [`locks`], [`mod@table`], [`ycsb_run`], [`migrate`] and
+//! [`kv`], each an options structure and a function `run` that answers with a report ([`mod@run`] has
+//! what they share).
 //! [`verbs`] measures a fabric without a pool on it, [`tiers`] weights of interleaving and the
 //! allocator of arenas, [`dram`] how quickly memory channels are simulated; [`hmsdk`] runs the
 //! cache over unlike memories in virtual time, [`optane`] the figures of a guide to persistent

@@ -62,13 +62,21 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Repo
         fabric: options.fabric,
         testbed,
         raw: RawTcp::new(pair),
-        keys: options.size.region_bytes() / KEY_FOOTPRINT_BYTES,
+        keys: keys_of(options.size),
     };
     pin::pin_to(pair.first)?;
     let measured = bench.measure(&mut steps);
     pin::pin_to_any(&cores)?;
     steps.end();
     measured
+}
+
+/// As many keys as the region has room for.
+fn keys_of(size: Size) -> u64 {
+    match size {
+        Size::Smoke => 2_000,
+        size => size.region_bytes() / KEY_FOOTPRINT_BYTES,
+    }
 }
 
 struct TableBench {
