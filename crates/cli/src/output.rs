@@ -132,13 +132,11 @@ impl Output {
     }
 
     /// Where to write what is long; [`Output::commit`] follows.
-    #[cfg(feature = "lab")]
     pub fn writer(&mut self) -> Result<Box<dyn Write + Send>> {
         self.file.writer().map_err(|error| Failure::output(self.path.display(), &error))
     }
 
     /// Makes what was written the file.
-    #[cfg(feature = "lab")]
     pub fn commit(self) -> Result<()> {
         let Output { file, path } = self;
         file.commit().map_err(|error| Failure::output(path.display(), &error))

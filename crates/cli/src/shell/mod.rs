@@ -258,12 +258,45 @@ impl Shell<'_> {
     }
 
     fn get(&mut self, name: &[u8], file: Option<&Path>) -> Result<()> {
+        if let (Some(path), Some(file)) = (file, self.file.take_if(|file| !file.is_stdout())) {
+            let bytes = self.with_objects(|objects, handle| objects.value_bytes(handle, name))?;
+            if bytes.is_some_and(|bytes| bytes >= tree::STREAM_BYTES_MIN) {
+                return self.get_long(name, path, file);
+            }
+            self.file = Some(file);
+        }
         let value = self.with_objects(|objects, handle| objects.get(handle, name))?;
         let value = value.ok_or_else(|| no_object(name))?;
         if let Some(path) = file {
             return self.show(&value, &Show::File(path.to_owned()));
         }
         self.raw(&value)
+    }
+
+    /// Writes a long object into a file piece by piece.
+    fn get_long(&mut self, name: &[u8], path: &Path, mut file: Output) -> Result<()> {
+        let mut writer = file.writer()?;
+        let (mut written, mut failed) = (0, Ok(()));
+        let found = self.with_objects(|objects, handle| {
+            objects.get_stream(handle, name, |at, piece| {
+                if failed.is_err() {
+                    return;
+                }
+                failed = match at == written {
+                    true => {
+                        writer.write_all(piece).map_err(|e| Failure::output(path.display(), &e))
+                    }
+                    false => Err(Failure::new("busy", "it was changed while it was read; retry")),
+                };
+                written += piece.len() as u64;
+            })
+        })?;
+        failed?;
+        found.ok_or_else(|| no_object(name))?;
+        writer.flush().map_err(|error| Failure::output(path.display(), &error))?;
+        drop(writer);
+        file.commit()?;
+        self.line("ok")
     }
 
     /// Exactly these bytes, so that they can go into a pipe.
