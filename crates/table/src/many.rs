@@ -15,7 +15,6 @@ use crate::constants::{
 use crate::error::{Error, Result};
 use crate::index::{BucketContent, BucketView, Swap, WordPlace, settle};
 use crate::read::check_key;
-use crate::word::Word;
 use crate::words::{ErrorKind, GAddr, PoolError, PoolResult, WordSwap, Words};
 use crate::write::{
     EntryWrite, UnpublishedBlob, WriteMode, WriteOutcome, check_value, external_of,
@@ -174,20 +173,17 @@ impl Table {
     /// Brings the buckets' states and blobs, as far as nothing is odd. An error is of a rack that
     /// does not answer: it is all keys', since each would wait as long.
     fn gather<W: Words>(&mut self, mem: &mut W, lookups: &mut [BatchLookup]) -> PoolResult<()> {
-        let mut wanted = Vec::with_capacity(2 * lookups.len());
-        for one in &mut *lookups {
-            wanted.push((one.place.at, &mut one.word[..]));
-            if let Some(guess) = &one.guess {
-                one.blob.resize(guess.word.hint_bytes().0, 0);
-                wanted.push((guess.word.blob_addr(), &mut one.blob[..]));
-            }
+        let mut came = read_guesses(mem, lookups);
+        if came.as_ref().is_err_and(|error| !is_silent(error)) {
+            // Perhaps the memory of a blob that was seen is gone by now.
+            lookups.iter_mut().for_each(|one| one.guess = None);
+            came = read_guesses(mem, lookups);
         }
-        if let Err(error) = mem.read_batch(&mut wanted) {
-            // Perhaps a blob is gone by now. Each key finds out for itself.
-            for one in lookups {
-                self.seen.put(one.place.bucket, Word::NONE);
-            }
-            return if is_silent(&error) { Err(error) } else { Ok(()) };
+        match came {
+            Ok(()) => {}
+            Err(error) if is_silent(&error) => return Err(error),
+            // Each key finds out for itself.
+            Err(_) => return Ok(()),
         }
         let mut wanted = Vec::new();
         for one in &mut *lookups {
@@ -534,6 +530,19 @@ impl WriteBatch<'_> {
             self.answers[index] = Some(Err(error.clone().into()));
         }
     }
+}
+
+/// Asks for the words, and for the blobs that they named when they were last seen.
+fn read_guesses<W: Words>(mem: &mut W, lookups: &mut [BatchLookup]) -> PoolResult<()> {
+    let mut wanted = Vec::with_capacity(2 * lookups.len());
+    for one in lookups {
+        wanted.push((one.place.at, &mut one.word[..]));
+        if let Some(guess) = &one.guess {
+            one.blob.resize(guess.word.hint_bytes().0, 0);
+            wanted.push((guess.word.blob_addr(), &mut one.blob[..]));
+        }
+    }
+    if wanted.is_empty() { Ok(()) } else { mem.read_batch(&mut wanted) }
 }
 
 /// Whether an error says that a rack does not answer.
