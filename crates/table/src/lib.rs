@@ -16,7 +16,7 @@
 //! A handle remembers the words that it saw, in at most 16 bytes a key, and asks for a word and for
 //! the blob that it named *together*. If the word that comes back is another one, the blob is asked
 //! for again; nothing else depends on what is remembered. Round trips to other racks, one after the
-//! other, if everything is there and new blobs are in the own rack:
+//! other, if everything is there, the chunk's place is known and new blobs are in the own rack:
 //!
 //! | operation | first time | later | changed meanwhile |
 //! |---|---|---|---|

@@ -57,7 +57,7 @@ struct ReadyWrite {
     view: BucketView,
     /// The new blob; empty if the bucket will be.
     blob: Vec<u8>,
-    /// The long value, if it has to be written.
+    /// Where a long value is to be written.
     far: Option<GAddr>,
     swap: WordSwap,
     after: BucketView,
@@ -382,8 +382,9 @@ impl Table {
         let mut far = None;
         if let Some(value) = write.value {
             let entry = if value.len() > INLINE_VALUE_BYTES_MAX {
-                let (external, is_new) = self.allocate_external(mem, value, draft)?;
-                far = is_new.then_some(external.addr);
+                let (external, _) = self.allocate_external(mem, value, draft)?;
+                // Also if it is not new: a round may end between its allocation and its writing.
+                far = Some(external.addr);
                 BlobValue::External(external)
             } else {
                 BlobValue::Inline(value)

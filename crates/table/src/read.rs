@@ -299,12 +299,15 @@ impl Table {
         value.resize(far.bytes as usize, 0);
         let read = mem.read(far.addr, value);
         let verifies = |value: &[u8]| self.version_of(value).0 == far.checksum;
-        if far.bytes <= CHECKSUM_ALONE_BYTES_MAX && read.is_ok() && verifies(value) {
+        let is_short = far.bytes <= CHECKSUM_ALONE_BYTES_MAX;
+        if is_short && read.is_ok() && verifies(value) {
             return Ok(true);
         }
         if self.index.is_still(mem, view)? {
             read?;
-            return Ok(true);
+            let reason = "a value does not verify";
+            let damage = Error::Corrupt { bucket: view.bucket, addr: far.addr, reason };
+            return if is_short { Err(damage) } else { Ok(true) };
         }
         // The bucket changed, but perhaps not this key.
         let intact = read.is_ok() && verifies(value);
