@@ -121,7 +121,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     #[doc(hidden)]
     pub fn decisions(&mut self, rack: RackId, from: u64) -> Result<Vec<(u64, DecisionRecord)>> {
         let handle = self.handle.borrow_mut();
-        let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(handle.links.timeout_ms());
         let (mut all, mut from): (Vec<(u64, DecisionRecord)>, u64) = (Vec::new(), from);
         loop {
             let part = handle.query(rack, &DaemonQuery::decisions(from), deadline_ns)?;
@@ -140,7 +140,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     #[doc(hidden)]
     pub fn balances(&mut self, rack: RackId, from: u64) -> Result<Vec<(u64, BalanceRecord)>> {
         let handle = self.handle.borrow_mut();
-        let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(handle.links.timeout_ms());
         let mut all: Vec<(u64, BalanceRecord)> = Vec::new();
         while all.len() < BALANCES_MAX {
             let from = all.last().map_or(from, |(number, _)| number.saturating_add(1));
@@ -158,7 +158,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     pub fn pool_stats(&mut self) -> Result<PoolStats> {
         let handle = self.handle.borrow_mut();
         handle.give_locks_back();
-        let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(handle.links.timeout_ms());
         let query = MasterQuery::stats();
         let master = query.answer(handle.links.master_call(query.call(), deadline_ns)?)?;
         let infos = handle.links.racks(deadline_ns)?;
@@ -196,7 +196,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     pub fn sessions(&mut self, rack: RackId) -> Result<Vec<SessionState>> {
         let handle = self.handle.borrow_mut();
         handle.give_locks_back();
-        let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(handle.links.timeout_ms());
         let (mut all, mut from): (Vec<SessionState>, u32) = (Vec::new(), 0);
         while from < SESSIONS_MAX {
             let part = handle.query(rack, &DaemonQuery::sessions(from), deadline_ns)?;
@@ -211,7 +211,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     /// each is connected to the master.
     pub fn racks(&mut self) -> Result<Vec<(RackId, bool)>> {
         let handle = self.handle.borrow_mut();
-        let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(handle.links.timeout_ms());
         let infos = handle.links.racks(deadline_ns)?;
         Ok(infos.into_iter().map(|info| (info.rack, info.alive)).collect())
     }
@@ -219,7 +219,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     /// Names in the master's directory behind `after`, in order; empty after the last.
     pub fn roots_after(&mut self, after: &str) -> Result<Vec<(String, GAddr)>> {
         let handle = self.handle.borrow_mut();
-        let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(handle.links.timeout_ms());
         let query = MasterQuery::roots_after(after);
         Ok(query.answer(handle.links.master_call(query.call(), deadline_ns)?)?)
     }
@@ -235,7 +235,7 @@ impl<H: BorrowMut<Handle>> Admin<H> {
     #[doc(hidden)]
     pub fn audit(&mut self, rack: RackId, request: AuditRequest) -> Result<AuditReply> {
         let handle = self.handle.borrow_mut();
-        let deadline_ns = clock::deadline_ns(handle.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(handle.links.timeout_ms());
         Ok(handle.query(rack, &DaemonQuery::audit(request), deadline_ns)?)
     }
 

@@ -27,9 +27,9 @@ use rackpool_mem::temporary::TemporaryDir;
 /// ```
 #[derive(Debug)]
 pub struct Cluster {
-    daemons: Vec<DaemonServer>,
-    shards: u16,
-    secret: Option<Secret>,
+    /// With the rack of each.
+    daemons: Vec<(u16, DaemonServer)>,
+    options: ClusterOptions,
     /// There until the drop.
     master: Option<MasterServer>,
     _state_dir: TemporaryDir,
@@ -80,25 +80,30 @@ impl Cluster {
         master.policy = options.placement;
         master.secret = options.secret.clone();
         let master = MasterServer::start(master)?;
-        let mut cluster = Cluster {
-            daemons: Vec::new(),
-            shards: options.shards.max(1),
-            secret: options.secret.clone(),
-            master: Some(master),
-            _state_dir: state_dir,
-        };
-        let addr = cluster.master_addr();
-        let daemons = (0..options.racks)
-            .flat_map(|rack| (0..options.shards.max(1)).map(move |shard| (rack, shard)));
-        for (rack, shard) in daemons {
-            let daemon = DaemonOptions::new(rack, &addr, &options.memory);
-            let mut daemon = daemon.shard(shard, options.shards.max(1));
-            daemon.ephemeral = true;
-            daemon.secret = options.secret.clone();
-            (options.daemon)(&mut daemon);
-            cluster.daemons.push(DaemonServer::start(daemon)?);
-        }
+        let racks = options.racks;
+        let master = Some(master);
+        let mut cluster =
+            Cluster { daemons: Vec::new(), options, master, _state_dir: state_dir };
+        (0..racks).try_for_each(|rack| cluster.start_rack(rack))?;
         Ok(cluster)
+    }
+
+    /// Starts the daemons of a rack that was stopped, or of a new one, with new memory: what it had
+    /// is lost.
+    ///
+    /// # Errors
+    /// Of the first daemon that cannot start, as when the rack runs.
+    pub fn start_rack(&mut self, rack: u16) -> Result<()> {
+        let (addr, shards) = (self.master_addr(), self.options.shards.max(1));
+        for shard in 0..shards {
+            let mut daemon = DaemonOptions::new(rack, &addr, &self.options.memory);
+            daemon = daemon.shard(shard, shards);
+            daemon.ephemeral = true;
+            daemon.secret = self.options.secret.clone();
+            (self.options.daemon)(&mut daemon);
+            self.daemons.push((rack, DaemonServer::start(daemon)?));
+        }
+        Ok(())
     }
 
     /// The master's address.
@@ -115,18 +120,18 @@ impl Cluster {
     /// Joins the pool in a rack, reaching the others over a chosen fabric.
     pub fn pool_over(&self, rack: u16, fabric: FabricChoice) -> Result<Pool> {
         let mut options = Options::new(&self.master_addr(), rack).fabric(fabric);
-        options.secret = self.secret.clone();
+        options.secret = self.options.secret.clone();
         Pool::open(options)
     }
 
     /// Stops a rack's daemons; clients see their death.
     pub fn stop_rack(&mut self, rack: u16) -> Result<()> {
-        let shards = usize::from(self.shards);
-        let first = usize::from(rack) * shards;
-        if first >= self.daemons.len() {
+        let stopped = self.daemons.extract_if(.., |(of, _)| *of == rack);
+        let stopped: Vec<_> = stopped.collect();
+        if stopped.is_empty() {
             return Err(WireError::NoSuchRack { rack: RackId(rack) }.into());
         }
-        self.daemons.drain(first..first + shards).for_each(DaemonServer::stop);
+        stopped.into_iter().for_each(|(_, daemon)| daemon.stop());
         Ok(())
     }
 }

@@ -78,7 +78,7 @@ impl CoupledIo<Window> for Handle {
     }
 
     fn ask(&mut self, link: LinkId, request: Request) -> Result<Reply> {
-        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(self.links.timeout_ms());
         let Self { client, links, endpoint, .. } = self;
         block(links.runtime(client, endpoint).daemon_call(link, request, deadline_ns))
     }

@@ -108,13 +108,13 @@ pub(crate) fn drive<T>(
     buffers: Buffers<'_>,
     operation: impl for<'d> AsyncFnOnce(&mut Driver<'d>) -> Result<T>,
 ) -> Result<T> {
-    let deadline_ns = clock::deadline_ns(parts.links.options().request_timeout_ms);
+    let deadline_ns = clock::deadline_ns(parts.links.timeout_ms());
     block(driver(parts, buffers, deadline_ns).run(operation))
 }
 
 pub(crate) fn driver<'a>(parts: Parts<'a>, buffers: Buffers<'a>, deadline: u64) -> Driver<'a> {
     let Parts { client, links, endpoint, submissions } = parts;
-    let limit = TimeLimit { deadline, timeout_ms: links.options().request_timeout_ms };
+    let limit = TimeLimit { deadline, timeout_ms: links.timeout_ms() };
     let buffers = OperationBuffers { buffers, submissions };
     Driver::new(links.runtime(client, endpoint), buffers, limit)
 }
@@ -218,7 +218,7 @@ impl PackedFlush {
 
     /// Begins to send what fills, or sends again what did not arrive.
     pub(crate) fn begin(&mut self, endpoint: &mut Endpoint, links: &Links, round: u64) {
-        let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(links.timeout_ms());
         let packed = endpoint.buffer_mut(self.packed);
         self.flush.begin(packed, round, deadline_ns, links.losses.count());
     }
@@ -230,7 +230,7 @@ impl PackedFlush {
         links: &mut Links,
         endpoint: &mut Endpoint,
     ) -> Option<Result<()>> {
-        let timeout_ms = links.options().request_timeout_ms;
+        let timeout_ms = links.timeout_ms();
         let deadline_ns = self.flush.deadline_ns()?;
         let limit = TimeLimit { deadline: deadline_ns, timeout_ms };
         let packed = self.packed;

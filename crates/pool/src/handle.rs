@@ -432,6 +432,13 @@ impl Handle {
         Ok(self.ask_master(&MasterQuery::set_root(name, expected, addr))?)
     }
 
+    /// Sets how long each later call of this handle may wait instead of
+    /// [`Options::request_timeout_ms`](crate::Options::request_timeout_ms), ms; `None` for that
+    /// again.
+    pub fn set_timeout_ms(&mut self, timeout_ms: Option<u64>) {
+        self.links.set_timeout_ms(timeout_ms);
+    }
+
     /// The size of a page, bytes.
     #[inline]
     pub fn page_bytes(&self) -> u64 {
@@ -454,7 +461,7 @@ impl Handle {
         let entry = *self.client.translation(page).expect("a located page has a translation");
         let mapped = matches!(self.client.reach(entry.link), Reach::Mapped(_));
         let home = self.client.rack_of(entry.link);
-        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(self.links.timeout_ms());
         let (_, tiers) = self.query(home, &DaemonQuery::stats(), deadline_ns)?;
         let tier = tiers.of(entry.frame.0);
         Ok(Explain {
@@ -608,7 +615,7 @@ impl Handle {
     }
 
     fn ask_master<A>(&mut self, query: &MasterQuery<A>) -> WireResult<A> {
-        let deadline_ns = clock::deadline_ns(self.links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(self.links.timeout_ms());
         query.answer(self.links.master_call(query.call(), deadline_ns)?)
     }
 

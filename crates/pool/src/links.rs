@@ -120,6 +120,8 @@ pub(crate) struct Links {
     uses_verbs: bool,
     /// The own rack's daemon runs on this host, and so by its clock.
     is_beside_daemon: bool,
+    /// How long a call rides through restarts, ms: as the options say, or as was set since.
+    timeout_ms: u64,
 }
 
 impl Links {
@@ -149,6 +151,7 @@ impl Links {
         shared: Arc<Shared>,
         deadline_ns: u64,
     ) -> Result<(Self, Endpoint, Reach<Window>)> {
+        let timeout_ms = shared.options.request_timeout_ms;
         let mut master = MasterLink::new(shared.options.master.clone());
         master.set_secret(shared.options.secret.clone());
         let (session, rack) = (crate::local::new_session()?, shared.options.rack_id());
@@ -191,6 +194,7 @@ impl Links {
             never_counts: false,
             uses_verbs: endpoint.over() == Over::Verbs,
             is_beside_daemon: is_here,
+            timeout_ms,
         };
         Ok((links, endpoint, reach))
     }
@@ -214,6 +218,15 @@ impl Links {
 
     pub(crate) fn options(&self) -> &Options {
         &self.node.shared.options
+    }
+
+    pub(crate) fn timeout_ms(&self) -> u64 {
+        self.timeout_ms
+    }
+
+    /// `None` for what the options say.
+    pub(crate) fn set_timeout_ms(&mut self, timeout_ms: Option<u64>) {
+        self.timeout_ms = timeout_ms.unwrap_or(self.options().request_timeout_ms);
     }
 
     /// Whether times that the own rack's daemon tells are those of this host.

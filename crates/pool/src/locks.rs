@@ -249,7 +249,7 @@ impl Handle {
             None => LockRange::line(addr),
             Some(bytes) => LockRange::of(self.client.geometry(), addr, bytes)?,
         };
-        let wait_ms = options.wait_ms.unwrap_or(self.links.options().request_timeout_ms);
+        let wait_ms = options.wait_ms.unwrap_or(self.links.timeout_ms());
         Ok(self.take_lock(range, mode == LockMode::Write, wait_ms)?)
     }
 

@@ -11,6 +11,7 @@ use rackpool_core::layout::{cell_offset, table_word};
 use rackpool_core::seam::Mem;
 use rackpool_core::{Error, FrameIndex, GAddr, Generation, Result};
 use rackpool_mem::window::Window;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A pinned piece of memory. Offsets count from its start; an offset outside panics.
@@ -30,6 +31,12 @@ impl Pin {
     /// Length, bytes.
     pub fn bytes(&self) -> u64 {
         self.memory.bytes()
+    }
+
+    /// The first byte, for programs that are not in Rust: there until the drop, with others that
+    /// read and write it meanwhile.
+    pub fn start(&self) -> NonNull<u8> {
+        self.memory.start()
     }
 
     /// Whether the page is wanted elsewhere, or was freed: finish and drop the pin.

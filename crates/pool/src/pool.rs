@@ -83,7 +83,8 @@ impl Pool {
         &self.shared.options
     }
 
-    fn put_back(&self, handle: Handle) {
+    fn put_back(&self, mut handle: Handle) {
+        handle.set_timeout_ms(None);
         let mut idle = self.idle.lock().expect("no panic happens under this lock");
         if idle.len() < IDLE_HANDLES_MAX {
             idle.push(handle);

@@ -78,7 +78,7 @@ impl Submissions {
         let buf = endpoint.register(buffer).map_err(fabric_error)?;
         let mut tables = self.spare.pop().unwrap_or_default();
         Transfer::new(&mut tables, round, access, &pieces);
-        let deadline_ns = clock::deadline_ns(links.options().request_timeout_ms);
+        let deadline_ns = clock::deadline_ns(links.timeout_ms());
         let ticket = Ticket(round);
         let losses = links.loss_count();
         let (failed, may_step) = (None, true);
@@ -195,7 +195,7 @@ impl Submission {
         if links.loss_count() != self.losses {
             return Some(Err(links.loss()));
         }
-        let timeout_ms = links.options().request_timeout_ms;
+        let timeout_ms = links.timeout_ms();
         self.may_step = false;
         if clock::now_ns() >= self.deadline_ns {
             return Some(Err(Transfer::time_up(timeout_ms)));
