@@ -529,17 +529,28 @@ impl Handle {
     /// # Errors
     /// `busy` if 64 submissions are under way; otherwise what can be said at once. An error here
     /// drops the buffer; later ones bring it back.
-    pub fn submit_read(&mut self, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
-        self.submit(Access::Read, addr, buffer)
+    pub fn submit_read(&mut self, addr: GAddr, mut buffer: Vec<u8>) -> Result<Ticket> {
+        self.submit_read_from(addr, &mut buffer)
     }
 
     /// Starts a write of `buffer` to `addr`, under the same rules as [`Handle::submit_read`].
-    pub fn submit_write(&mut self, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
+    pub fn submit_write(&mut self, addr: GAddr, mut buffer: Vec<u8>) -> Result<Ticket> {
+        self.submit_write_from(addr, &mut buffer)
+    }
+
+    /// As [`Handle::submit_read`], and after an error the buffer is still there: for memory that
+    /// other code has the address of.
+    pub fn submit_read_from(&mut self, addr: GAddr, buffer: &mut Vec<u8>) -> Result<Ticket> {
+        self.submit(Access::Read, addr, buffer)
+    }
+
+    /// As [`Handle::submit_write`] and [`Handle::submit_read_from`].
+    pub fn submit_write_from(&mut self, addr: GAddr, buffer: &mut Vec<u8>) -> Result<Ticket> {
         self.check_submitted_write()?;
         self.submit(Access::Write, addr, buffer)
     }
 
-    fn submit(&mut self, access: Access, addr: GAddr, buffer: Vec<u8>) -> Result<Ticket> {
+    fn submit(&mut self, access: Access, addr: GAddr, buffer: &mut Vec<u8>) -> Result<Ticket> {
         self.client.check(addr, buffer.len() as u64)?;
         self.before_others(addr, buffer.len() as u64)?;
         self.links.tell_loss()?;

@@ -68,14 +68,17 @@ impl Submissions {
         round: u64,
         access: Access,
         addr: GAddr,
-        buffer: Vec<u8>,
+        buffer: &mut Vec<u8>,
     ) -> Result<Ticket> {
         if self.count() >= SUBMISSIONS_MAX {
             let limit = SUBMISSIONS_MAX as u64;
             return Err(Error::Busy { what: "submissions".into(), limit });
         }
         let pieces = [Piece { addr, bytes: buffer.len() as u64 }];
-        let buf = endpoint.register(buffer).map_err(fabric_error)?;
+        // Room is made sure of first: a buffer that has none is dropped, and this one is not ours yet.
+        let room = endpoint.register(Vec::new()).map_err(fabric_error)?;
+        endpoint.take(room);
+        let buf = endpoint.register(std::mem::take(buffer)).map_err(fabric_error)?;
         let mut tables = self.spare.pop().unwrap_or_default();
         Transfer::new(&mut tables, round, access, &pieces);
         let deadline_ns = clock::deadline_ns(links.timeout_ms());
