@@ -58,7 +58,9 @@ pub extern "C" fn rp_last_retry() -> c_int {
 pub extern "C" fn rp_last_text(mut text: Output<u8>, size: usize) -> usize {
     let told = LAST.try_with(|last| {
         let last = last.borrow();
-        if size > 0 && let Ok(to) = text.slice(size) {
+        if size > 0
+            && let Ok(to) = text.slice(size)
+        {
             write_text(to, &last.text);
         }
         last.text.len()

@@ -49,12 +49,7 @@ fn run(handle: Name<Client>, work: impl FnOnce(&mut Handle) -> Outcome) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn rp_alloc(
-    handle: Name<Client>,
-    bytes: u64,
-    place: u32,
-    addr: Output<u64>,
-) -> i32 {
+pub extern "C" fn rp_alloc(handle: Name<Client>, bytes: u64, place: u32, addr: Output<u64>) -> i32 {
     get(handle, addr, |handle| Ok(handle.alloc(bytes, placement(place)?)?.0))
 }
 
@@ -99,12 +94,7 @@ pub extern "C" fn rp_read(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn rp_write(
-    handle: Name<Client>,
-    addr: u64,
-    from: Input<u8>,
-    bytes: usize,
-) -> i32 {
+pub extern "C" fn rp_write(handle: Name<Client>, addr: u64, from: Input<u8>, bytes: usize) -> i32 {
     run(handle, |handle| Ok(handle.write(GAddr(addr), from.slice(bytes)?)?))
 }
 

@@ -56,8 +56,7 @@ impl Buffers {
         if number == self.buffers.len() {
             self.buffers.push(None);
         }
-        self.buffers[number] =
-            Some(Buffer { bytes: memory, length: bytes, is_under_way: false });
+        self.buffers[number] = Some(Buffer { bytes: memory, length: bytes, is_under_way: false });
         Ok((number as u32, start))
     }
 

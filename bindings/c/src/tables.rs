@@ -62,7 +62,10 @@ impl Client {
         }
         bytes(self.value.len());
         let Some(to) = to.get_mut(..self.value.len()) else {
-            return Err(Failure::Own(Status::TooSmall, "the value is longer than the memory given"));
+            return Err(Failure::Own(
+                Status::TooSmall,
+                "the value is longer than the memory given",
+            ));
         };
         to.copy_from_slice(&self.value);
         Ok(())

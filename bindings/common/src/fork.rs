@@ -2,6 +2,7 @@
 //! sessions are one process's: whatever was opened before a fork is refused in the child, and never
 //! taken apart there. The kernel is not asked at each call: the C library tells of each fork.
 
+use crate::failure::{Failure, Outcome};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,4 +29,36 @@ pub fn watch() {
         let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         assert_eq!(refused, 0, "no memory to note a function for forks");
     });
+}
+
+/// Something that only the process that made it uses and takes apart: a child leaves it as it is.
+#[derive(Debug)]
+pub struct Owned<T> {
+    era: u32,
+    /// There until the drop.
+    value: Option<T>,
+}
+
+impl<T> Owned<T> {
+    pub fn new(value: T) -> Self {
+        Self { era: era(), value: Some(value) }
+    }
+
+    /// # Errors
+    /// `forked` in a child.
+    #[inline]
+    pub fn get(&self) -> Outcome<&T> {
+        match &self.value {
+            Some(value) if self.era == era() => Ok(value),
+            _ => Err(Failure::forked()),
+        }
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        if self.era != era() {
+            std::mem::forget(self.value.take());
+        }
+    }
 }

@@ -82,8 +82,7 @@ impl Cluster {
         let master = MasterServer::start(master)?;
         let racks = options.racks;
         let master = Some(master);
-        let mut cluster =
-            Cluster { daemons: Vec::new(), options, master, _state_dir: state_dir };
+        let mut cluster = Cluster { daemons: Vec::new(), options, master, _state_dir: state_dir };
         (0..racks).try_for_each(|rack| cluster.start_rack(rack))?;
         Ok(cluster)
     }

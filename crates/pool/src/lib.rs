@@ -52,6 +52,8 @@ mod usage;
 pub use admin::Admin;
 pub use async_handle::{AsyncHandle, Submitted};
 pub use cas::CasOutcome;
+#[doc(hidden)]
+pub use clock::interruptible;
 pub use error::{Error, ErrorKind, Result};
 pub use handle::Handle;
 pub use locks::{LockGuard, LockMode, LockOptions};

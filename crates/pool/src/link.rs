@@ -392,6 +392,7 @@ impl MasterLink {
 
     /// Sleeps until the socket has something, the next attempt is due, or the deadline is over.
     fn wait_socket(&mut self, deadline_ns: Nanos) {
+        let deadline_ns = clock::slice(deadline_ns);
         let now = clock::now_ns();
         let left = |until: Nanos| Duration::from_nanos(until.min(deadline_ns).saturating_sub(now));
         let Some(socket) = &self.socket else {

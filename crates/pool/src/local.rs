@@ -288,7 +288,7 @@ pub(crate) fn greet(
     let started_ns = clock::now_ns();
     loop {
         let now_ns = clock::now_ns();
-        let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
+        let left = Duration::from_nanos(clock::slice(deadline_ns).saturating_sub(now_ns));
         match conn.recv_timeout(&mut buffer, left).map_err(|e| control_error(&peer, e))? {
             Received::Message { bytes, fds } => {
                 let reply = wire::decode::<ControlReply>(&buffer[..bytes], &peer)?;

@@ -159,7 +159,7 @@ impl Transport for Network<'_> {
         if clock::now_ns() >= deadline_ns {
             return false;
         }
-        self.endpoint.wait(deadline_ns, &mut self.inbox.events);
+        self.endpoint.wait(clock::slice(deadline_ns), &mut self.inbox.events);
         self.inbox.sort(None);
         true
     }
@@ -168,7 +168,7 @@ impl Transport for Network<'_> {
         if let Some(cause) = self.death_of(wait.peer) {
             return Err(Error::of_death(wait.name, cause));
         }
-        self.endpoint.wait(wait.deadline, &mut self.inbox.events);
+        self.endpoint.wait(clock::slice(wait.deadline), &mut self.inbox.events);
         let is_there = self.inbox.sort(Some(wait.peer));
         let now_ns = clock::now_ns();
         if !is_there && now_ns >= wait.deadline {

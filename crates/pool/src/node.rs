@@ -46,7 +46,7 @@ macro_rules! environment {
             }
 
             async fn sleep_ns(&mut self, ns: u64) {
-                std::thread::sleep(std::time::Duration::from_nanos(ns));
+                $crate::clock::sleep_ns(ns);
             }
 
             fn new_session(&mut self) -> rackpool_core::Result<rackpool_core::SessionId> {
@@ -217,7 +217,9 @@ impl Platform for Node {
             if now_ns >= deadline_ns {
                 return Ok(RingEvent::TimeUp);
             }
-            let slice = Duration::from_nanos(WAIT_SLICE_NS.min(deadline_ns - now_ns));
+            let until_ns = clock::slice(deadline_ns);
+            let slice = WAIT_SLICE_NS.min(until_ns.saturating_sub(now_ns));
+            let slice = Duration::from_nanos(slice);
             let MappedSlot { consumer, waiter, .. } = &mut link.joined.slot;
             let ready = ring::wait(consumer, waiter, Instant::now() + slice);
             if !ready && link.slot().is_closed() {

@@ -63,7 +63,9 @@ fn the_header_has_the_numbers_of_the_statuses() {
         }
         let line = format!("  {name} = {number}");
         let is_there = header.lines().any(|have| {
-            have.strip_prefix(&line).is_some_and(|rest| rest.is_empty() || !rest.starts_with(|c: char| c.is_ascii_digit()))
+            have.strip_prefix(&line).is_some_and(|rest| {
+                rest.is_empty() || !rest.starts_with(|c: char| c.is_ascii_digit())
+            })
         });
         assert!(is_there, "{line}");
     }
