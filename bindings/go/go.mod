@@ -1,0 +1,3 @@
+module rackpool
+
+go 1.21
