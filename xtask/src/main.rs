@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bindings;
 mod built;
 mod ci;
 mod deny;
 mod deps;
+mod dist;
 mod residue;
 mod run;
 mod sim;
@@ -47,6 +49,10 @@ Usage: cargo xtask NAME [OPTIONS]
             nodes; streams: 200,000 of commands, beside redis-server and memcached; parsers: 10
             million changed inputs for each; config: a million changed files for kv --config; or
             latency: what GETs wait for while a script, an EXEC or an HGETALL takes long
+  bindings  the wheel and the Go module, under their own languages' tests
+  dist --out DIR [PART...] [--check]
+            packages with their sums and a bill of materials: c (headers and libraries), wheel,
+            cli-wheel, tarball, deb; all without a PART; --check installs and uses each
   help      this text
 
 Options of promises (SPECIFICATION.md is written from docs/promises.toml; tidy checks it):
@@ -73,6 +79,7 @@ Examples:
   cargo xtask sim --seeds 2000  what a release needs
   cargo xtask sim --mutations   the proof that the checks bite
   cargo xtask vm verbs-one      conformance over verbs in one guest
+  cargo xtask dist --out DIR wheel --check
   CI=true cargo xtask ci        as in CI: a missing package fails, steps have time limits
 
 Exit codes: 0 passed, 1 failed, 2 wrong usage.
@@ -95,6 +102,11 @@ fn main() -> ExitCode {
         ["soak", name] if soak::is_known(name) => {
             ci::alone("soak", |context| soak::run(context, name))
         }
+        ["bindings"] => ci::alone("bindings", bindings::run),
+        ["dist", options @ ..] => match dist::Options::parse(options) {
+            Some(options) => ci::alone("dist", |context| dist::run(context, &options)),
+            None => return wrong_usage(&words),
+        },
         ["vm", options @ ..] => match vm::Options::parse(options) {
             Some(options) => ci::alone("vm", |context| vm::run(context, &options)),
             None => return wrong_usage(&words),
