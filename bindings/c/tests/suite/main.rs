@@ -125,3 +125,10 @@ fn a_program_of_the_first_header_runs_with_this_library() {
     let source = root().join("tests/suite/c/all.c");
     assert_eq!(stage.run(&source, Some(&first), &[C11]), "all done\n");
 }
+
+#[test]
+fn the_example_that_people_copy_runs() {
+    let source = root().join("../../examples/c/shared_table.c");
+    let told = Stage::new("example").run(&source, None, &[C11]);
+    assert_eq!(told, "the sky is blue\n");
+}
