@@ -10,12 +10,12 @@ use rackpool_bindings::{Failure, Outcome};
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 
-/// Memory that is read.
+/// Memory of the program that is read.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Input<T>(*const T);
 
-/// Memory that is written.
+/// Memory of the program that is written.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Output<T>(*mut T);

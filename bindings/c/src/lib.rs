@@ -8,6 +8,7 @@
 
 mod arguments;
 mod call;
+mod client;
 mod locks;
 mod memory;
 mod pools;

@@ -2,22 +2,14 @@
 
 use crate::arguments::Output;
 use crate::call::call;
-use crate::pools::Client;
+use crate::client::Client;
 use crate::registry::Name;
-use rackpool::{GAddr, LockGuard, LockMode, LockOptions};
+use rackpool::{GAddr, LockMode, LockOptions};
 use rackpool_bindings::{Failure, Outcome};
-use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-/// `RP_WAIT_DEFAULT`.
+/// As the header has it: `RP_WAIT_DEFAULT`.
 const WAIT_DEFAULT: u64 = u64::MAX;
-
-/// Those of one handle. How many there may be is the pool's to say.
-#[derive(Debug, Default)]
-pub struct Locks {
-    held: BTreeMap<u64, LockGuard>,
-    last: u64,
-}
 
 fn options(bytes: u64, wait_ms: u64) -> LockOptions {
     let options = match bytes {

@@ -2,13 +2,13 @@
 
 use crate::arguments::{Input, Output, Text, placement};
 use crate::call::call;
-use crate::pools::Client;
+use crate::client::Client;
 use crate::registry::{Name, insert};
 use rackpool::{CasOutcome, GAddr, Handle, Pin};
 use rackpool_bindings::{Failure, Outcome};
 use std::ffi::c_int;
 
-/// `rp_piece`.
+/// As the header has it: `rp_piece`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Piece {
@@ -17,7 +17,7 @@ pub struct Piece {
     bytes: usize,
 }
 
-/// `rp_const_piece`.
+/// As the header has it: `rp_const_piece`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ConstPiece {
@@ -26,7 +26,7 @@ pub struct ConstPiece {
     bytes: usize,
 }
 
-/// A call with one result, whose place is looked at first.
+/// A call with one result; the place for it is looked at first.
 #[inline]
 fn get<T: Copy>(
     handle: Name<Client>,

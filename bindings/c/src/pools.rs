@@ -2,10 +2,8 @@
 
 use crate::arguments::{Input, Output, Text, sized};
 use crate::call::{call, write_text};
-use crate::locks::Locks;
+use crate::client::Client;
 use crate::registry::{Name, insert};
-use crate::submissions::Buffers;
-use crate::tables::Scans;
 use rackpool::cluster::{Cluster, ClusterOptions};
 use rackpool::{Connections, Options, Pool};
 use rackpool_bindings::{Failure, Outcome, Session, Status, fork};
@@ -14,18 +12,7 @@ const READ_ONLY: u32 = 1;
 const SHARED_CONNECTIONS: u32 = 2;
 const FROM_ENVIRONMENT: u32 = 4;
 
-/// A handle with what a program has named at it. Locks are given back before it ends.
-#[derive(Debug)]
-pub struct Client {
-    pub locks: Locks,
-    pub buffers: Buffers,
-    pub scans: Scans,
-    /// The last value that was read.
-    pub value: Vec<u8>,
-    pub session: Session,
-}
-
-/// `rp_options`.
+/// As the header has it: `rp_options`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct OpenOptions {
@@ -39,7 +26,7 @@ pub struct OpenOptions {
     secret_file: Text,
 }
 
-/// `rp_cluster_options`.
+/// As the header has it: `rp_cluster_options`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct StartOptions {
@@ -103,14 +90,7 @@ pub extern "C" fn rp_handle_open(pool: Name<Pool>, mut handle: Output<Name<Clien
     call(|| {
         let place = handle.place()?;
         let pool = pool.with_shared(|pool| Ok(pool.clone()))?;
-        let client = Client {
-            locks: Locks::default(),
-            buffers: Buffers::default(),
-            scans: Scans::default(),
-            value: Vec::new(),
-            session: Session::new(pool.handle()?),
-        };
-        place.write(insert(client)?);
+        place.write(insert(Client::new(Session::new(pool.handle()?)))?);
         Ok(())
     })
 }

@@ -55,7 +55,7 @@ const _: () = assert!(usize::BITS == 64);
 /// An object that this thread has.
 pub struct Claimed<T> {
     slot: &'static Slot,
-    /// The slot's state afterwards.
+    /// The slot's state once it is over.
     idle: u64,
     what: PhantomData<T>,
 }
@@ -109,7 +109,7 @@ impl<T: Any + Send> Name<T> {
         work(self.claim_shared()?.get()?)
     }
 
-    /// Closes it.
+    /// Closes it, and answers what it was.
     pub fn take(self) -> Outcome<T> {
         self.claim()?.take()
     }
@@ -187,7 +187,7 @@ impl<T: Any + Send> Claimed<T> {
         object.ok_or_else(|| Failure::misuse("it is of another kind"))
     }
 
-    /// Leaves the slot free.
+    /// What it was; leaves the slot free.
     fn take(mut self) -> Outcome<T> {
         self.get()?;
         let object = self.cell().take().and_then(|object| object.downcast::<T>().ok());

@@ -2,13 +2,13 @@
 
 use crate::arguments::{Output, fill};
 use crate::call::{call, write_text};
-use crate::pools::Client;
+use crate::client::Client;
 use crate::registry::Name;
 use rackpool::GAddr;
 use rackpool_bindings::{Failure, Status};
 use std::ffi::c_int;
 
-/// `rp_explanation`.
+/// As the header has it: `rp_explanation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Explanation {

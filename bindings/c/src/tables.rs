@@ -2,19 +2,12 @@
 
 use crate::arguments::{Input, Output, Text};
 use crate::call::{call, note};
-use crate::pools::Client;
+use crate::client::Client;
 use crate::registry::Name;
 use rackpool_bindings::{Failure, Outcome, PutMode, Status};
 use std::ffi::c_int;
 
-/// Scans of one handle.
-const SCANS_MAX: usize = 1024;
-
-/// Those of one handle, by number: the keys that are left of each, the next one last.
-#[derive(Debug, Default)]
-pub struct Scans(Vec<Option<Vec<(Vec<u8>, u64)>>>);
-
-/// `rp_entry`.
+/// As the header has it: `rp_entry`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Entry {
@@ -24,27 +17,6 @@ pub struct Entry {
     value_bytes: usize,
     status: i32,
     reserved: u32,
-}
-
-impl Scans {
-    fn open(&mut self, mut keys: Vec<(Vec<u8>, u64)>) -> Outcome<u32> {
-        let vacant = self.0.iter().position(Option::is_none);
-        let number = vacant.unwrap_or(self.0.len());
-        if number == SCANS_MAX {
-            return Err(Failure::Own(Status::Busy, "1024 scans of this handle are open"));
-        }
-        if number == self.0.len() {
-            self.0.push(None);
-        }
-        keys.reverse();
-        self.0[number] = Some(keys);
-        Ok(number as u32)
-    }
-
-    fn get(&mut self, number: u32) -> Outcome<&mut Option<Vec<(Vec<u8>, u64)>>> {
-        let scan = self.0.get_mut(number as usize).filter(|scan| scan.is_some());
-        scan.ok_or_else(|| Failure::misuse("no scan of this number is open"))
-    }
 }
 
 impl Client {

@@ -92,14 +92,14 @@ impl Status {
     }
 }
 
-/// Why a call failed.
+/// Why a call has not done what it should.
 #[derive(Debug)]
 pub enum Failure {
     Pool(rackpool::Error),
     Table(TableError),
     /// What the binding itself found.
     Own(Status, &'static str),
-    /// A panic's text.
+    /// What a panic said, after a bug.
     Panic(String),
 }
 

@@ -35,7 +35,7 @@ pub fn watch() {
 #[derive(Debug)]
 pub struct Owned<T> {
     era: u32,
-    /// There until the drop.
+    /// It is there until the drop.
     value: Option<T>,
 }
 

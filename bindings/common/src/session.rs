@@ -14,9 +14,9 @@ const TABLES_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutMode {
     Always,
-    /// The key is not there.
+    /// Only if the key is not there.
     Insert,
-    /// The key is there.
+    /// Only if the key is there.
     Update,
 }
 
@@ -65,7 +65,7 @@ impl Session {
         Ok(work(table, handle)?)
     }
 
-    /// Whether it was stored.
+    /// Stores a value; whether it was stored.
     pub fn put(&mut self, table: usize, key: &[u8], value: &[u8], mode: PutMode) -> Outcome<bool> {
         self.with_table(table, |table, handle| match mode {
             PutMode::Always => table.put(handle, key, value).map(|_| true),
@@ -74,12 +74,12 @@ impl Session {
         })
     }
 
-    /// Puts the value of `key` into `value`, whose memory is used again; whether there is one.
+    /// Puts the value of `key` into `value`, and uses its memory again; whether there is one.
     pub fn get(&mut self, table: usize, key: &[u8], value: &mut Vec<u8>) -> Outcome<bool> {
         self.with_table(table, |table, handle| table.get_into(handle, key, value))
     }
 
-    /// Whether it was there.
+    /// Removes a key; whether it was there.
     pub fn delete(&mut self, table: usize, key: &[u8]) -> Outcome<bool> {
         self.with_table(table, |table, handle| table.delete(handle, key))
     }

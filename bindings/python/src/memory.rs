@@ -3,6 +3,7 @@
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 /// Memory of an object, which stays where it is while this is there.
 pub struct Memory {
@@ -10,7 +11,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// To be read.
+    /// Memory that is to be read.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Memory> {
         let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
@@ -19,7 +20,7 @@ impl Memory {
         Ok(Memory { buffer })
     }
 
-    /// To be written.
+    /// Memory that is to be written.
     pub fn writable(object: &Bound<'_, PyAny>) -> PyResult<Memory> {
         let memory = Memory::of(object)?;
         if memory.buffer.readonly() {
@@ -59,4 +60,13 @@ pub fn addresses(object: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     }
     let words = memory.bytes().chunks_exact(8);
     Ok(words.map(|word| u64::from_ne_bytes(word.try_into().expect("chunks of 8"))).collect())
+}
+
+/// A new bytes object that is filled detached from the interpreter.
+pub fn filled<'py>(
+    py: Python<'py>,
+    bytes: usize,
+    fill: impl FnOnce(&mut [u8]) -> PyResult<()>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, bytes, fill)
 }

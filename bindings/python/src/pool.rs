@@ -2,7 +2,7 @@
 
 use crate::failure::{exception, invalid};
 use crate::lock::Lock;
-use crate::memory::{Memory, addresses};
+use crate::memory::{Memory, addresses, filled};
 use crate::objects::Objects;
 use crate::queue::Queue;
 use crate::region::Region;
@@ -15,7 +15,7 @@ use rackpool_bindings::{Failure, Outcome, fork};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// `rackpool.connect`.
+/// Joins a pool: `rackpool.connect` in Python.
 #[pyfunction]
 #[pyo3(signature = (
     master = "127.0.0.1:7400", rack = 0, *, shard = None, fabric = None, secret_file = None,
@@ -73,15 +73,6 @@ pub fn placement(py: Python<'_>, text: &str) -> PyResult<Placement> {
         return Ok(Placement::Tier(tier));
     }
     Err(invalid(py, "a placement is auto, local, spread, rack:N or tier:N"))
-}
-
-/// A new bytes object that is filled detached from the interpreter.
-pub fn filled<'py>(
-    py: Python<'py>,
-    bytes: usize,
-    fill: impl FnOnce(&mut [u8]) -> PyResult<()>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    PyBytes::new_with(py, bytes, fill)
 }
 
 #[pymethods]

@@ -2,8 +2,7 @@
 //! also seen as it is, through Python's buffer protocol. It is pinned while such views exist.
 
 use crate::failure::{exception, invalid};
-use crate::memory::Memory;
-use crate::pool::filled;
+use crate::memory::{Memory, filled};
 use crate::session::Sessions;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -25,7 +24,7 @@ pub struct Region {
 
 #[derive(Default)]
 struct Views {
-    /// While there are any.
+    /// There while there are views.
     pin: Option<Owned<Pin>>,
     count: usize,
     is_freed: bool,

@@ -39,7 +39,7 @@ fn is_interrupted() -> bool {
     is_raised
 }
 
-/// How a call ended.
+/// How a call came to its end.
 enum Ended<R> {
     With(Outcome<R>),
     Interrupted,
@@ -80,7 +80,7 @@ impl Sessions {
         }
     }
 
-    /// A new one.
+    /// A new one, whether others are idle.
     pub fn open(&self) -> Outcome<Session> {
         let pool = self.lock()?.pool.clone();
         let pool = pool.ok_or_else(|| Failure::misuse("the pool is closed"))?;
