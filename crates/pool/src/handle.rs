@@ -544,7 +544,7 @@ impl Handle {
         self.submit(Access::Read, addr, buffer)
     }
 
-    /// As [`Handle::submit_write`] and [`Handle::submit_read_from`].
+    /// As [`Handle::submit_write`], with the buffer as in [`Handle::submit_read_from`].
     pub fn submit_write_from(&mut self, addr: GAddr, buffer: &mut Vec<u8>) -> Result<Ticket> {
         self.check_submitted_write()?;
         self.submit(Access::Write, addr, buffer)
