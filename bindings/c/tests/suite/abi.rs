@@ -23,7 +23,10 @@ fn declared(header: &str) -> BTreeSet<String> {
     let code = header.split("/*").map(|part| part.rsplit("*/").next().unwrap_or_default());
     let code = code.collect::<String>();
     let names = code.split('(').filter_map(|part| part.split([' ', '*', '\n']).next_back());
-    names.filter(|name| name.starts_with("rp_")).map(str::to_owned).collect()
+    names
+        .filter(|name| name.starts_with("rp_") && !name.ends_with(')'))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
