@@ -1,7 +1,10 @@
 //! The pool through its public API, servers in threads of this process, both fabrics.
 
 use rackpool::cluster::{Cluster, ClusterOptions};
-use rackpool::{CasOutcome, FabricChoice, GAddr, Handle, Options, Placement, Pool, RackId};
+use rackpool::{
+    CasOutcome, FabricChoice, GAddr, Handle, LockMode, LockOptions, Options, Placement, Pool,
+    RackId, interruptible,
+};
 
 const PAGE: u64 = 64 << 10;
 
@@ -444,4 +447,58 @@ fn clients_learn_the_pools_placement_with_the_masters_welcome() {
     assert_eq!((turns, picks), (vec![1, 0, 1, 0, 1, 0], 3));
     assert_eq!(asked, joined, "the policy comes with what is said anyway");
     assert_eq!(homes("round-robin").0, [0, 1, 0, 1, 0, 1]);
+}
+
+#[test]
+fn a_handle_has_its_own_time_limit_and_a_rack_that_starts_again_has_lost_what_it_had() {
+    let mut cluster = Cluster::start(2).unwrap();
+    let mut handle = cluster.pool(0).unwrap().handle().unwrap();
+    let far = handle.alloc(PAGE, Placement::Rack(RackId(1))).unwrap();
+    cluster.stop_rack(1).unwrap();
+    assert_eq!(cluster.stop_rack(1).unwrap_err().code(), "no-such-rack");
+    handle.set_timeout_ms(Some(200));
+    let began = std::time::Instant::now();
+    let error = handle.read(far, &mut [0; 8]).unwrap_err();
+    assert!(error.may_retry() && began.elapsed().as_millis() < 3_000, "{error}");
+    cluster.start_rack(1).unwrap();
+    handle.set_timeout_ms(None);
+    assert_eq!(handle.read(far, &mut [0; 8]).unwrap_err().code(), "lost");
+    assert!(handle.alloc(PAGE, Placement::Rack(RackId(1))).is_ok());
+}
+
+#[test]
+fn a_buffer_whose_submission_is_refused_is_still_the_callers() {
+    let cluster = Cluster::start(2).unwrap();
+    let mut handle = cluster.pool(0).unwrap().handle().unwrap();
+    let far = handle.alloc(PAGE, Placement::Rack(RackId(1))).unwrap();
+    handle.write(far, b"there").unwrap();
+    let mut buffer = vec![7; 5];
+    let start = buffer.as_ptr();
+    assert!(handle.submit_read_from(GAddr(u64::MAX), &mut buffer).is_err());
+    assert_eq!((buffer.as_slice(), buffer.as_ptr()), (&[7; 5][..], start));
+    handle.submit_read_from(far, &mut buffer).unwrap();
+    assert!(buffer.is_empty());
+    let done = handle.wait_completion(5_000).unwrap().unwrap();
+    assert_eq!((done.buffer.as_slice(), done.buffer.as_ptr()), (&b"there"[..], start));
+}
+
+#[test]
+fn a_call_that_waits_is_interrupted_and_its_handle_is_as_one_that_died() {
+    let cluster = Cluster::start(2).unwrap();
+    let pool = cluster.pool(0).unwrap();
+    for rack in [0, 1] {
+        let (mut holder, mut waits) = (pool.handle().unwrap(), pool.handle().unwrap());
+        let addr = holder.alloc(64, Placement::Rack(RackId(rack))).unwrap();
+        let guard = holder.lock(addr, LockMode::Write, LockOptions::line()).unwrap();
+        let began = std::time::Instant::now();
+        let interrupted =
+            interruptible(|| true, || waits.lock(addr, LockMode::Write, LockOptions::line()));
+        assert!(interrupted.is_none() && began.elapsed().as_millis() < 1_000);
+        drop(waits);
+        holder.unlock(guard).unwrap();
+        let mut next = pool.handle().unwrap();
+        let asked = LockOptions::line().within_ms(5_000);
+        let guard = interruptible(|| false, || next.lock(addr, LockMode::Write, asked));
+        next.unlock(guard.unwrap().unwrap()).unwrap();
+    }
 }
