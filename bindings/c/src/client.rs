@@ -60,6 +60,9 @@ pub struct Completion {
     status: i32,
 }
 
+// As the header's.
+const _: () = assert!(size_of::<Completion>() == 16);
+
 impl Buffers {
     /// Its number and where it is.
     pub fn open(&mut self, bytes: usize) -> Outcome<(u32, *mut u8)> {

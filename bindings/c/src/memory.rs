@@ -26,6 +26,9 @@ pub struct ConstPiece {
     bytes: usize,
 }
 
+// As the header's.
+const _: () = assert!(size_of::<Piece>() == 24 && size_of::<ConstPiece>() == 24);
+
 /// A call with one result; the place for it is looked at first.
 #[inline]
 fn get<T: Copy>(

@@ -37,6 +37,9 @@ pub struct StartOptions {
     page_bytes: u64,
 }
 
+// As the header's.
+const _: () = assert!(size_of::<OpenOptions>() == 48 && size_of::<StartOptions>() == 32);
+
 impl OpenOptions {
     fn read(&self) -> Outcome<Options> {
         if self.flags & !(READ_ONLY | SHARED_CONNECTIONS | FROM_ENVIRONMENT) != 0 {

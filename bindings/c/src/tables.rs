@@ -19,6 +19,9 @@ pub struct Entry {
     reserved: u32,
 }
 
+// As the header's.
+const _: () = assert!(size_of::<Entry>() == 40);
+
 impl Client {
     /// Reads a value into the program's memory; its length, which `bytes` gets if it does not fit
     /// as well.

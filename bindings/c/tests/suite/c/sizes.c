@@ -1,6 +1,11 @@
 /* Structures that are 8 bytes shorter and longer than the library's, as of other releases. */
 #include "check.h"
 
+_Static_assert(sizeof(rp_options) == 48 && sizeof(rp_cluster_options) == 32, "as the library's");
+_Static_assert(sizeof(rp_piece) == 24 && sizeof(rp_const_piece) == 24, "as the library's");
+_Static_assert(sizeof(rp_completion) == 16 && sizeof(rp_entry) == 40, "as the library's");
+_Static_assert(sizeof(rp_explanation) == 296, "as the library's");
+
 struct longer {
   rp_options options;
   uint64_t more;
