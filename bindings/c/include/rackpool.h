@@ -144,7 +144,7 @@ rp_status rp_free_from(rp_handle *handle, rp_addr word, uint64_t bytes);
    write has returned, every reader sees it. After an error `to` holds anything. */
 rp_status rp_read(rp_handle *handle, rp_addr addr, void *to, size_t bytes);
 rp_status rp_write(rp_handle *handle, rp_addr addr, const void *from, size_t bytes);
-/* Many pieces under one wait. */
+/* Many pieces under one wait; the memory of those that are read does not overlap. */
 typedef struct {
   rp_addr addr;
   void *data;
