@@ -198,7 +198,8 @@ impl Packaging<'_> {
         self.units(&folder.join("systemd"))?;
         let file = text(&self.out.join(format!("{name}.tar.gz")));
         let owner = ["--owner=0", "--group=0", "--numeric-owner", "--sort=name"];
-        let words = [&owner[..], &["-C", &text(&staged), "-czf", &file, &name]].concat();
+        let staged = text(&staged);
+        let words = [&owner[..], &["-C", &staged, "-czf", &file, &name]].concat();
         self.call("tar", &words)
     }
 
