@@ -74,10 +74,9 @@ impl Sessions {
 
     /// An idle session, or a new one.
     pub fn lend(&self) -> Outcome<Session> {
-        match self.lock()?.idle.pop() {
-            Some(session) => Ok(session),
-            None => self.open(),
-        }
+        // The lock is over before another session is opened, which takes it too.
+        let idle = self.lock()?.idle.pop();
+        idle.map_or_else(|| self.open(), Ok)
     }
 
     /// A new one, whether others are idle.
