@@ -1,5 +1,5 @@
-//! The bindings as people install them, under their own languages' tests: the wheel under pytest and
-//! mypy, the Go module under go. The C library has its tests among cargo's.
+//! The bindings as people install them, under their own languages' tests: the wheel under pytest
+//! and mypy, the Go module under go. The C library has its tests among cargo's.
 
 use std::path::Path;
 

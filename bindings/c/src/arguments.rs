@@ -1,9 +1,10 @@
 //! What C hands over, as types with the layout of pointers: nothing of it is believed but that the
 //! memory is there, which is what the header asks of the program. Here alone it is looked at.
 //!
-//! No value of these types is made outside of here, so each comes with the header's promise: the memory is
-//! there for as long as the call runs, and no other thread writes to it (of an [`Output`]: uses it)
-//! meanwhile. What is read are integers and pointers, which have no invalid values.
+//! No value of these types is made outside of here, so each comes with the header's promise: the
+//! memory is there for as long as the call runs, and no other thread writes to it (of an
+//! [`Output`]: uses it) meanwhile. What is read are integers and pointers, which have no invalid
+//! values.
 
 use rackpool::{Placement, RackId, Tier};
 use rackpool_bindings::{Failure, Outcome};

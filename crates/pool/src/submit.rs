@@ -75,7 +75,7 @@ impl Submissions {
             return Err(Error::Busy { what: "submissions".into(), limit });
         }
         let pieces = [Piece { addr, bytes: buffer.len() as u64 }];
-        // Room is made sure of first: a buffer that has none is dropped, and this one is not ours yet.
+        // Room is made sure of first: what has none is dropped, and this buffer is not ours yet.
         let room = endpoint.register(Vec::new()).map_err(fabric_error)?;
         endpoint.take(room);
         let buf = endpoint.register(std::mem::take(buffer)).map_err(fabric_error)?;
